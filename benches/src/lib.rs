@@ -1,0 +1,1 @@
+//! Benchmarks: codec and apply under criterion, the ceiling program, and the quick comparison.

@@ -1,0 +1,1 @@
+//! The native client: a sans-io session core and its tokio front end.

@@ -1,0 +1,1 @@
+//! The load generator: simulated clients on glommio executors.

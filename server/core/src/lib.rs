@@ -1,0 +1,1 @@
+//! The pure core: Raft, the lock table, sessions and read rounds.

@@ -1,0 +1,1 @@
+//! A deterministic simulator over the real core, log, wire and client core.

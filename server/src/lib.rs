@@ -1,0 +1,1 @@
+//! The Lockstep server: shard loops over the pure core, and the `lockstep` command.

@@ -1,0 +1,1 @@
+//! The sans-io write-ahead log: append, group commit, segments, recovery.
