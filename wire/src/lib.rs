@@ -4,6 +4,13 @@
 //! instead of copying, and refuses what is left over. Deliberately absent: I/O, clocks, and any meaning
 //! of what is carried.
 
+pub mod cursor;
 mod id;
+pub mod limit;
+mod name;
+mod status;
 
+pub use cursor::{DecodeError, Decoded};
 pub use id::*;
+pub use name::{Name, NameError};
+pub use status::{Retry, Status};
