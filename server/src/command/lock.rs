@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// What a withdrawn acquire has to reach its cell.
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
+/// What the end of a session has to reach its cell; it expires without that.
+const GOODBYE: Duration = Duration::from_millis(500);
+
 /// Run a command while holding a lock.
 ///
 /// The command's environment has LOCKSTEP_TOKEN, LOCKSTEP_FENCE (to be presented to what the lock protects),
@@ -110,7 +113,7 @@ async fn acquire(args: &LockArgs) -> Result<(Guard, Session), Error> {
         Ok(guard) => Ok((guard, session)),
         Err(error) => {
             // The session expires by itself when this fails, and holds nothing.
-            let _ = session.close().await;
+            let _ = tokio::time::timeout(GOODBYE, session.close()).await;
             Err(error)
         }
     }
@@ -148,16 +151,24 @@ fn margin(ttl: Duration) -> Duration {
 /// Releases the lock and closes the session; a lock that was lost before the command had ended is worth its own code.
 async fn give_back(guard: Guard, session: Session, code: u8) -> u8 {
     let mut code = code;
-    if let Err(error) = guard.release().await
-        && code != exit::LOST
-    {
-        complain(&error.to_string());
-        if matches!(error, Error::Stale { .. } | Error::SessionEnded { .. }) {
-            code = exit::LOST;
+    // After the deadline there is nothing left to release.
+    let patience = guard.safe_for().max(WITHDRAWAL);
+    let name = guard.name().to_owned();
+    match tokio::time::timeout(patience, guard.release()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(_)) | Err(_) if code == exit::LOST => {}
+        Ok(Err(error)) => {
+            complain(&error.to_string());
+            if matches!(error, Error::Stale { .. } | Error::SessionEnded { .. }) {
+                code = exit::LOST;
+            }
+        }
+        Err(_) => {
+            complain(&format!("the release of {name} was not confirmed; it is free when its TTL is over"))
         }
     }
     // The cell ends a session that it does not hear of; its lock was released above or goes with it.
-    let _ = session.close().await;
+    let _ = tokio::time::timeout(GOODBYE, session.close()).await;
     code
 }
 

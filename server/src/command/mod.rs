@@ -37,21 +37,15 @@ pub(crate) mod exit {
     pub(crate) const NOT_FOUND: u8 = 127;
 }
 
-/// Commands for a running cluster.
+/// Commands for a running cluster. What help says of each stands with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClientCommand {
-    /// Run a command while holding a lock.
     Lock(lock::LockArgs),
-    /// Show who holds a lock and who waits for it.
     Get(get::GetArgs),
-    /// Ask whether a fencing token is still the current one.
     Check(check::CheckArgs),
-    /// Show how each cell and its members are.
     Status(status::StatusArgs),
-    /// Run a command that dies with its parent. For the use of `lock`.
     #[command(hide = true)]
     ExecUnder(reexec::ExecUnderArgs),
-    /// Make a process group the terminal's foreground. For the use of `lock`.
     #[command(hide = true)]
     GiveTerminal(reexec::GiveTerminalArgs),
 }
