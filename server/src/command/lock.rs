@@ -74,6 +74,10 @@ pub(super) async fn run(args: LockArgs) -> Result<u8, Error> {
             return Ok(u8::try_from(128 + signal.as_raw()).unwrap_or(exit::FAILED));
         }
     };
+    if !guard.is_held() {
+        complain(&format!("{} was granted too late to be relied on; nothing was run", args.name));
+        return Ok(give_back(guard, session, exit::LOST).await);
+    }
     let task = Task {
         command: args.command.clone(),
         environment: environment(&guard, &session),
