@@ -212,3 +212,32 @@ pub enum Completion<'r> {
     /// A [`Waker`](crate::Waker) of this ring was used, once or more often, since the last time.
     Woken,
 }
+
+impl Completion<'_> {
+    /// The token of the operation it belongs to; none for bells and wakers.
+    pub fn token(&self) -> Option<Token> {
+        match self {
+            Self::Accepted { token, .. }
+            | Self::AcceptFailed { token, .. }
+            | Self::Received { token, .. }
+            | Self::ReceiveStarved { token }
+            | Self::EndOfStream { token }
+            | Self::ReceiveFailed { token, .. }
+            | Self::Sent { token, .. }
+            | Self::SentVectored { token, .. }
+            | Self::Connected { token, .. }
+            | Self::ShutDown { token, .. }
+            | Self::Closed { token }
+            | Self::Written { token, .. }
+            | Self::Read { token, .. }
+            | Self::Synced { token, .. }
+            | Self::Allocated { token, .. }
+            | Self::Opened { token, .. }
+            | Self::Renamed { token, .. }
+            | Self::Unlinked { token, .. }
+            | Self::TimerFired { token }
+            | Self::TimerCancelled { token } => Some(*token),
+            Self::DoorbellRang { .. } | Self::DoorbellFailed { .. } | Self::Woken => None,
+        }
+    }
+}

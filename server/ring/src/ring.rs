@@ -182,25 +182,23 @@ impl Ring {
         self.descriptors.borrow().fd(socket.0).map(|fd| look(fd.as_fd()))
     }
 
-    /// Cancels what is in flight on the socket, then closes it; [`Completion::Closed`](crate::Completion::Closed) is its last completion.
+    /// Cancels what is in flight on the socket, then closes it.
+    /// [`Completion::Closed`](crate::Completion::Closed) is its last completion.
     ///
     /// Bytes that the peer sent and nobody received make TCP answer with a reset, which may overtake what was sent
     /// last; who wants it to arrive shuts down the sending half and reads to the end first.
     pub fn close(&self, socket: Socket, token: Token) {
-        self.close_key(socket.0, token);
-    }
-
-    /// Cancels what is in flight on the file as far as that is possible, waits for the rest, and closes it.
-    pub fn close_file(&self, file: File, token: Token) {
-        self.close_key(file.0, token);
-    }
-
-    fn close_key(&self, key: Key, token: Token) {
-        let is_idle = self.descriptors.borrow_mut().begin_close(key, token);
-        if is_idle {
-            self.start_close(key);
+        if self.descriptors.borrow_mut().begin_close(socket.0, token) {
+            self.start_close(socket.0);
         } else {
-            self.cancel_all_on(key);
+            self.cancel_all_on(socket.0);
+        }
+    }
+
+    /// Closes the file once what is in flight on it has ended.
+    pub fn close_file(&self, file: File, token: Token) {
+        if self.descriptors.borrow_mut().begin_close(file.0, token) {
+            self.start_close(file.0);
         }
     }
 
@@ -239,7 +237,8 @@ impl Ring {
         }
     }
 
-    /// Yields [`Completion::TimerFired`](crate::Completion::TimerFired) after this time. The timeout of the wait is cheaper where one deadline will do.
+    /// Yields [`Completion::TimerFired`](crate::Completion::TimerFired) after this time. The timeout of the wait is
+    /// cheaper where one deadline will do.
     pub fn timer(&self, after: Duration, token: Token) -> OpId {
         let after = Pinned::new(timespec(after));
         let entry = opcode::Timeout::new(after.as_ptr()).build();
@@ -260,9 +259,10 @@ impl Ring {
         DoorbellId(id)
     }
 
-    /// Makes the other ring yield [`Completion::DoorbellRang`](crate::Completion::DoorbellRang) with this word. Rides the next submission and yields
-    /// nothing here unless it fails. A ring that is gone hears nothing and the kernel does not say so: who needs to know
-    /// learns it from the other thread's end.
+    /// Makes the other ring yield [`Completion::DoorbellRang`](crate::Completion::DoorbellRang) with this word.
+    ///
+    /// Rides the next submission and yields nothing here unless it fails. A ring that is gone hears nothing, and the
+    /// kernel does not say so: who needs to know learns it from the other thread's end.
     pub fn ring_doorbell(&self, doorbell: DoorbellId, word: u32) {
         let target = Fd(self.doorbells.borrow()[doorbell.0 as usize].ring_fd.as_raw_fd());
         let entry = opcode::MsgRingData::new(target, 0, KIND_RANG | u64::from(word), None).build();

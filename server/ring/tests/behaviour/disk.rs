@@ -4,11 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_ring::{AlignedBuf, Completion, Durability, File, OpenMode, Ring, Token};
 
-use crate::{run_until, small_ring};
-
-fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on a real disk")
-}
+use crate::{directory, run_until, small_ring};
 
 fn open(ring: &Ring, path: &Path, mode: OpenMode) -> File {
     ring.open(path, mode, Token(1)).expect("a path");

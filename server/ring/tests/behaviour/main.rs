@@ -1,7 +1,10 @@
 //! The ring against the real kernel: real sockets on loopback, real files under the target directory.
 
+#![allow(clippy::unit_arg, reason = "`Some(result.expect(..))` reads as what it does")]
+
 mod disk;
 mod sockets;
+mod storage;
 mod threads;
 
 use std::time::{Duration, Instant};
@@ -28,4 +31,9 @@ fn run_until<T>(ring: &Ring, mut take: impl FnMut(&Ring, Completion<'_>) -> Opti
             }
         }
     }
+}
+
+/// A directory of its own, on a real disk.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
