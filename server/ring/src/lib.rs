@@ -11,6 +11,7 @@
 //! Deliberately absent: an async runtime, protocol, policy (what to retry, when to give up).
 
 pub mod net;
+pub mod probe;
 pub mod storage;
 
 mod aligned;

@@ -3,6 +3,7 @@
 #![allow(clippy::unit_arg, reason = "`Some(result.expect(..))` reads as what it does")]
 
 mod disk;
+mod host;
 mod sockets;
 mod storage;
 mod threads;
