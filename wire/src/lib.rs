@@ -5,12 +5,19 @@
 //! of what is carried.
 
 pub mod cursor;
+pub mod frame;
+pub mod hello;
 mod id;
 pub mod limit;
 mod name;
+pub mod peer;
+pub mod reply;
+pub mod request;
+mod rows;
 mod status;
 
 pub use cursor::{DecodeError, Decoded};
 pub use id::*;
 pub use name::{Name, NameError};
+pub use rows::{Row, Rows, RowsIter};
 pub use status::{Retry, Status};

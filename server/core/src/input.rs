@@ -1,0 +1,77 @@
+//! What happens to a cell, as one closed enum (DESIGN section 6, "Data flows one way").
+//!
+//! Invariant: everything a cell ever learns comes in through here, in the order in which it happened.
+
+use lockstep_wire::peer::{Beat, PeerMessage};
+use lockstep_wire::request::Request;
+use lockstep_wire::{Correlation, LogIndex, NodeId, Term};
+
+use crate::effect::{AppendId, ConnectionId, DrainId};
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// Time has passed: deadlines are looked at. Comes at the latest when `Cell::deadline` is reached.
+    Tick,
+    /// Every input that was at hand in this turn of the loop has been given: what was gathered for the
+    /// peers goes out.
+    EndOfTurn,
+    /// The answer to [`crate::Effect::Drain`]: whatever had reached a socket before that effect came out
+    /// has been given.
+    Drained(DrainId),
+    /// The disk has every append of this cell through this one.
+    Durable(AppendId),
+    /// Entries of the log that the cell asked for with [`crate::Effect::ReadLog`].
+    LogRead(LogRead<'a>),
+    /// A link to a member came up in both directions.
+    LinkUp {
+        /// The member.
+        peer: NodeId,
+    },
+    /// A link to a member broke.
+    LinkDown {
+        /// The member.
+        peer: NodeId,
+        /// Whether an attempt to connect again was refused: its process is gone, not only a packet.
+        is_refused: bool,
+    },
+    /// A member said something.
+    Peer {
+        /// Who.
+        from: NodeId,
+        /// What.
+        message: PeerMessage<'a>,
+    },
+    /// A member's beat.
+    Beat {
+        /// Who.
+        from: NodeId,
+        /// What.
+        beat: Beat,
+    },
+    /// A client asked for something.
+    Request {
+        /// On which connection.
+        connection: ConnectionId,
+        /// Under which number.
+        correlation: Correlation,
+        /// What.
+        request: Request<'a>,
+    },
+    /// A client's connection is gone.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// The node is about to stop: leadership is handed over, new work is refused.
+    Stop,
+}
+
+/// A piece of the log as it came back from the disk.
+#[derive(Clone, Copy, Debug)]
+pub struct LogRead<'a> {
+    /// The index of the first entry.
+    pub first: LogIndex,
+    /// The entries from there on, at least one, by term and payload.
+    pub entries: &'a [(Term, &'a [u8])],
+}
