@@ -16,6 +16,8 @@ pub mod reply;
 pub mod request;
 mod rows;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use cursor::{DecodeError, Decoded};
 pub use id::*;

@@ -1,7 +1,8 @@
 //! What a client asks of a cell (DESIGN section 3).
 //!
-//! Invariant: kinds are numbered once; the gaps are the places of the calls that come later. A decoded
-//! request is within every hard limit; whether the cell's own limits allow it is decided by the cell.
+//! Invariant: kinds are numbered once; the gaps are the places of the calls that come later. In a decoded
+//! request every size is within its hard limit. Deliberately absent: whether a name is well formed, whether a
+//! time is within its bounds, and what the cell's own limits allow; the cell answers those in words.
 
 use crate::cursor::{DecodeError, Decoded, Reader, Writer};
 use crate::frame::{self, Frame, Head};
