@@ -193,6 +193,7 @@ impl Cell {
             Input::Request { connection, correlation, request } => {
                 self.on_request(connection, correlation, &request, now, fx);
             }
+            Input::Malformed { connection, head, error } => self.on_malformed(connection, head, error, fx),
             Input::Disconnected { connection } => self.on_disconnected(connection),
             Input::Stop => self.on_stop(now, fx),
         }

@@ -4,10 +4,11 @@
 //! refused for load (DESIGN section 6.2). Deliberately absent: what a command does; that is the table's.
 
 use lockstep_wire::entry::Command;
+use lockstep_wire::frame::Head;
 use lockstep_wire::limit::{LOCK_DELAY_MS_MAX, WAIT_MS_MAX};
 use lockstep_wire::reply::{EndReason, Refusal, Reply};
-use lockstep_wire::request::{Acquire, Mutation, Request, SessionProof};
-use lockstep_wire::{Correlation, LogIndex, Name, Rows, SessionId, Status};
+use lockstep_wire::request::{Acquire, Mutation, Request, SessionProof, kind};
+use lockstep_wire::{Correlation, DecodeError, LogIndex, Name, Rows, SessionId, Status};
 
 use super::calls::Call;
 use super::question::Question;
@@ -85,6 +86,32 @@ impl Cell {
             }
             Request::GetSession { session } => {
                 self.ask(call, Question::Session(*session), LogIndex(0), Urgency::Now, now, fx);
+            }
+        }
+    }
+
+    /// Answers a frame that is no request of this cell.
+    pub(crate) fn on_malformed(
+        &mut self,
+        connection: ConnectionId,
+        head: Head,
+        error: Option<DecodeError>,
+        fx: &mut Effects,
+    ) {
+        let call = Call { connection, correlation: head.correlation, asked: head.kind & !kind::REPLY };
+        match error {
+            Some(error @ (DecodeError::UnknownKind(_) | DecodeError::UnknownLevel(_))) => {
+                self.refuse(call, Status::Unsupported, &error.to_string(), fx);
+            }
+            Some(
+                error @ (DecodeError::Truncated(_)
+                | DecodeError::Trailing { .. }
+                | DecodeError::Invalid(_)
+                | DecodeError::TooLarge(_)),
+            ) => self.refuse(call, Status::Invalid, &error.to_string(), fx),
+            None => {
+                let detail = format!("this connection serves cell {}, not cell {}", self.config.cell, head.cell);
+                self.refuse(call, Status::WrongCell, &detail, fx);
             }
         }
     }
