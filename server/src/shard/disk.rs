@@ -51,7 +51,8 @@ pub(super) fn open(
             let outcome = match (restores.get_mut(&record.cell), core_kind(record.kind)) {
                 (Some(restore), Some(kind)) => {
                     let head = RecordHead { kind, term: record.term, index: record.index };
-                    restore.on_record(head, record.payload).map_err(|halt| halt.reason)
+                    restore.on_record(head, record.payload);
+                    Ok(())
                 }
                 (None, _) => Err(format!("the log holds records of cell {}, which is not configured", record.cell)),
                 (_, None) => Err("the log holds a snapshot's mark, which this build does not know".to_owned()),

@@ -77,7 +77,7 @@ impl Cell {
                 self.leave_office(fx);
             }
             RaftEvent::LeaderChanged { leader } => {
-                if leader != NodeId(0) && leader != self.config.node {
+                if leader != self.config.node {
                     fx.push(Effect::Report(Report::Following { term: self.raft.term(), leader }));
                 }
             }
@@ -214,9 +214,9 @@ impl Cell {
         self.digests.note(index, digest);
         if self.raft.is_leader() {
             self.on_digest(self.config.node, index, digest, fx);
-        } else if self.raft.leader() != NodeId(0) {
+        } else if let Some(leader) = self.raft.leader() {
             let message = PeerMessage::Digest { index, digest };
-            fx.send(self.raft.leader(), Lane::Control, self.config.cell, &message);
+            fx.send(leader, Lane::Control, self.config.cell, &message);
         }
     }
 
