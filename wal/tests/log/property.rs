@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_wal::disk::Lane;
 use lockstep_wal::memory::Random;
 use lockstep_wal::{Lsn, ReadOutcome, RecordKind, Refusal};
 use lockstep_wire::{CellId, LogIndex};
@@ -118,6 +119,9 @@ impl History {
                 self.rig.disk.submit(&mut self.rig.log, op);
             }
         }
+        if self.dice.below(2) > 0 {
+            self.finish_background();
+        }
         let (durable, appended) = (self.rig.log.durable(), self.rig.log.appended());
         self.lose_something();
         self.marks.torn += u64::from(self.rig.inspect().unwrap().is_torn);
@@ -151,6 +155,21 @@ impl History {
         self.marks.recycled = found.oldest.0 - 1;
         self.marks.lost_tails += u64::from(last < appended);
         self.marks.kept_unacknowledged += u64::from(last > durable);
+    }
+
+    /// Segments are prepared and recycled to the end while commits hang.
+    fn finish_background(&mut self) {
+        loop {
+            while let Some(op) = self.rig.log.poll_op() {
+                self.rig.disk.submit(&mut self.rig.log, op);
+            }
+            let Some((ticket, _)) = self.rig.disk.pending().find(|(_, op)| op.lane == Lane::Background)
+            else {
+                return;
+            };
+            let completion = self.rig.disk.complete(ticket, &mut self.rig.random);
+            self.rig.log.on_disk_done(completion.done());
+        }
     }
 
     fn lose_something(&mut self) {
