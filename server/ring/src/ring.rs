@@ -36,6 +36,9 @@ pub(crate) const KIND_IGNORED: u64 = 0b11 << 62;
 
 /// How long the drop of a ring waits for its operations.
 const DROP_WAIT: Duration = Duration::from_secs(2);
+/// How often a ring is tried for while there is no memory, and the pause between.
+const SETUP_ATTEMPTS_MAX: u32 = 10;
+const SETUP_PAUSE: Duration = Duration::from_millis(20);
 /// Spare cells for gathered sends kept at most.
 const SPARE_MESSAGES_MAX: usize = 256;
 
@@ -75,6 +78,25 @@ pub enum Turn {
 /// All methods take `&self`, so a completion's bytes can be held while operations are started; keep the ring beside
 /// the state that its completions change, not inside it. One turn is
 /// [`submit_and_wait`](Ring::submit_and_wait), then [`completions`](Ring::completions) until it is empty.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockstep_ring::{Completion, Ring, RingConfig, Token};
+///
+/// let ring = Ring::new(RingConfig::default())?;
+/// ring.timer(Duration::from_millis(1), Token(7));
+/// let mut fired = 0;
+/// while fired == 0 {
+///     ring.submit_and_wait(Some(Duration::from_millis(100)))?;
+///     for completion in ring.completions() {
+///         match completion {
+///             Completion::TimerFired { token: Token(7) } => fired += 1,
+///             other => panic!("nothing else was asked for: {other:?}"),
+///         }
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Ring {
     pub(crate) uring: RefCell<IoUring>,
     pub(crate) ops: RefCell<ManuallyDrop<Ops>>,
@@ -95,17 +117,19 @@ pub struct Ring {
 impl Ring {
     /// Makes a ring for the calling thread.
     ///
-    /// Fails as the system calls do; [`probe`](crate::probe) tells why in words.
+    /// Waits a moment if there is no memory: what the kernel counts for rings that were closed just now (the probe's, or
+    /// a killed process's) comes back late. Otherwise fails as the system calls do; [`probe`](crate::probe) tells why in words.
     pub fn new(config: RingConfig) -> io::Result<Self> {
-        let uring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            .setup_submit_all()
-            .setup_clamp()
-            .setup_cqsize(config.completion_entries.max(config.submission_entries))
-            .dontfork()
-            .build(config.submission_entries)?;
+        let mut attempts = 1;
+        let uring = loop {
+            match Self::build(config) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && attempts < SETUP_ATTEMPTS_MAX => {
+                    attempts += 1;
+                    std::thread::sleep(SETUP_PAUSE);
+                }
+                outcome => break outcome?,
+            }
+        };
         if config.registered_files > 0 {
             uring.submitter().register_files_sparse(config.registered_files)?;
         }
@@ -129,6 +153,18 @@ impl Ring {
         };
         ring.listen_for_wakers();
         Ok(ring)
+    }
+
+    fn build(config: RingConfig) -> io::Result<IoUring> {
+        IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_clamp()
+            .setup_cqsize(config.completion_entries.max(config.submission_entries))
+            .dontfork()
+            .build(config.submission_entries)
     }
 
     /// Adds a group of `count` receive buffers (a power of two, at most 32,768) of `size` bytes each.
@@ -177,7 +213,8 @@ impl Ring {
         Some(fd)
     }
 
-    /// Looks at a socket while the ring owns it: addresses, options. `None` once it is being closed.
+    /// Looks at a socket while the ring owns it: addresses, options. `None` once it is being closed. The closure must
+    /// not call the ring.
     pub fn with_socket<R>(&self, socket: Socket, look: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
         self.descriptors.borrow().fd(socket.0).map(|fd| look(fd.as_fd()))
     }
