@@ -262,6 +262,10 @@ pub trait Storage: StorageRead {
     /// buffer's address need not be.
     fn write_durable(&mut self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
 
+    /// Makes everything that the file shows durable (fsync). Recovery begins with it: after a kill, what is read
+    /// may not have reached the disk, and what is recovered is promised.
+    fn sync(&mut self, file: FileName) -> Result<(), DiskError>;
+
     /// Renames; replaces `to` if it exists.
     fn rename(&mut self, from: FileName, to: FileName) -> Result<(), DiskError>;
 
