@@ -4,6 +4,7 @@
 
 mod disk;
 mod host;
+mod log;
 mod sockets;
 mod storage;
 mod threads;
