@@ -28,8 +28,8 @@ pub struct File(pub(crate) Key);
 pub(crate) struct Descriptor {
     generation: u32,
     fd: Option<OwnedFd>,
-    /// Whether the slot of the same number in the kernel's table of registered files holds it too.
-    pub(crate) is_registered: bool,
+    /// Its place in the kernel's table of registered files, if it has one.
+    pub(crate) registered: Option<u32>,
     ops_in_flight: u32,
     closing: Option<Token>,
     closes_left: u8,
@@ -44,17 +44,24 @@ pub(crate) struct Descriptor {
 pub(crate) struct Descriptors {
     slots: Vec<Descriptor>,
     free: Vec<u32>,
+    /// Places in the table of registered files that are free.
+    pub(crate) registered_free: Vec<u32>,
     behind_mark: usize,
 }
 
 impl Descriptors {
+    /// None yet, and this many places for registered files.
+    pub(crate) fn new(registered_files: u32) -> Self {
+        Self { registered_free: (0..registered_files).rev().collect(), ..Self::default() }
+    }
+
     pub(crate) fn insert(&mut self, fd: OwnedFd) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = u32::try_from(self.slots.len()).expect("fewer descriptors than 2^32");
             self.slots.push(Descriptor {
                 generation: 0,
                 fd: None,
-                is_registered: false,
+                registered: None,
                 ops_in_flight: 0,
                 closing: None,
                 closes_left: 0,
@@ -115,11 +122,11 @@ impl Descriptors {
     }
 
     /// Takes the descriptor out for the close operations, of which there are one or two.
-    pub(crate) fn take_for_close(&mut self, key: Key) -> (OwnedFd, bool) {
+    pub(crate) fn take_for_close(&mut self, key: Key) -> (OwnedFd, Option<u32>) {
         let slot = self.slot(key);
         let fd = slot.fd.take().expect("a descriptor is closed once");
-        slot.closes_left = 1 + u8::from(slot.is_registered);
-        (fd, slot.is_registered)
+        slot.closes_left = 1 + u8::from(slot.registered.is_some());
+        (fd, slot.registered)
     }
 
     /// Notes one completed close; with the last one the slot is free and the caller's token comes back.
@@ -140,6 +147,7 @@ impl Descriptors {
         if slot.ops_in_flight > 0 {
             return None;
         }
+        assert!(slot.registered.is_none(), "only files are registered, and those stay");
         let fd = slot.fd.take();
         self.clear_mark(key);
         self.free(key);
@@ -149,7 +157,8 @@ impl Descriptors {
     fn free(&mut self, key: Key) {
         let slot = self.slot(key);
         slot.generation = slot.generation.wrapping_add(1);
-        slot.is_registered = false;
+        let registered = slot.registered.take();
+        self.registered_free.extend(registered);
         self.free.push(key.index);
     }
 

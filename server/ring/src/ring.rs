@@ -49,14 +49,14 @@ pub struct RingConfig {
     pub submission_entries: u32,
     /// Entries of the completion queue, a power of two. Beyond them the kernel keeps completions in a list of its own.
     pub completion_entries: u32,
-    /// Sockets and files that go by the kernel's table of registered files (a little cheaper per operation);
-    /// 0 for none. Those beyond it work all the same.
+    /// Places in the kernel's table of registered files, for files that are open long (a little cheaper per
+    /// operation); 0 for none. Files beyond it work all the same.
     pub registered_files: u32,
 }
 
 impl Default for RingConfig {
     fn default() -> Self {
-        Self { submission_entries: 1024, completion_entries: 8192, registered_files: 1024 }
+        Self { submission_entries: 1024, completion_entries: 8192, registered_files: 64 }
     }
 }
 
@@ -108,7 +108,7 @@ pub struct Ring {
     spare_messages: RefCell<Vec<Pinned<Vectored>>>,
     event: Arc<OwnedFd>,
     own_doorbell: Doorbell,
-    registered_files: u32,
+    has_registered_files: bool,
     pub(crate) is_dropping: Cell<bool>,
     /// The kernel ties the ring to its thread; so does the type.
     not_send: PhantomData<*const ()>,
@@ -141,13 +141,13 @@ impl Ring {
             uring: RefCell::new(uring),
             ops: RefCell::new(ManuallyDrop::new(Ops::default())),
             groups: RefCell::new(ManuallyDrop::new(Vec::new())),
-            descriptors: RefCell::new(Descriptors::default()),
+            descriptors: RefCell::new(Descriptors::new(config.registered_files)),
             backlog: RefCell::new(VecDeque::new()),
             doorbells: RefCell::new(Vec::new()),
             spare_messages: RefCell::new(Vec::new()),
             event,
             own_doorbell: Doorbell { ring_fd },
-            registered_files: config.registered_files,
+            has_registered_files: config.registered_files > 0,
             is_dropping: Cell::new(false),
             not_send: PhantomData,
         };
@@ -182,35 +182,32 @@ impl Ring {
     }
 
     /// Takes a stream socket or a listener. It should be in blocking mode; the ring never blocks on it.
+    ///
+    /// Sockets do not go into the table of registered files: when a process is killed the kernel empties that table
+    /// some 30 ms late (measured on 6.18), and by its sockets is how others learn that it is gone.
     pub fn adopt_socket(&self, fd: OwnedFd) -> Socket {
-        Socket(self.adopt(fd))
+        Socket(self.descriptors.borrow_mut().insert(fd))
     }
 
     /// Takes a file or directory.
     pub fn adopt_file(&self, fd: OwnedFd) -> File {
-        File(self.adopt(fd))
-    }
-
-    fn adopt(&self, fd: OwnedFd) -> Key {
         let raw = fd.as_raw_fd();
         let mut descriptors = self.descriptors.borrow_mut();
         let key = descriptors.insert(fd);
-        // Registration is an economy: where it fails the plain descriptor does.
-        descriptors.open(key).is_registered = key.index < self.registered_files
-            && self.uring.borrow().submitter().register_files_update(key.index, &[raw]).is_ok();
-        key
+        if let Some(place) = descriptors.registered_free.pop() {
+            // Registration is an economy: where it fails the plain descriptor does.
+            if self.uring.borrow().submitter().register_files_update(place, &[raw]).is_ok() {
+                descriptors.open(key).registered = Some(place);
+            } else {
+                descriptors.registered_free.push(place);
+            }
+        }
+        File(key)
     }
 
     /// Gives a socket up to another owner; `None` (and nothing changes) while an operation is in flight on it.
     pub fn detach_socket(&self, socket: Socket) -> Option<OwnedFd> {
-        let mut descriptors = self.descriptors.borrow_mut();
-        let is_registered = descriptors.open(socket.0).is_registered;
-        let fd = descriptors.detach(socket.0)?;
-        if is_registered {
-            // An entry that stays is overwritten by the next descriptor in this slot; until then it only delays a close.
-            let _ = self.uring.borrow().submitter().register_files_update(socket.0.index, &[-1]);
-        }
-        Some(fd)
+        self.descriptors.borrow_mut().detach(socket.0)
     }
 
     /// Looks at a socket while the ring owns it: addresses, options. `None` once it is being closed. The closure must
@@ -240,9 +237,9 @@ impl Ring {
     }
 
     pub(crate) fn start_close(&self, key: Key) {
-        let (fd, is_registered) = self.descriptors.borrow_mut().take_for_close(key);
-        if is_registered {
-            let close = opcode::Close::new(Fixed(key.index)).build();
+        let (fd, registered) = self.descriptors.borrow_mut().take_for_close(key);
+        if let Some(place) = registered {
+            let close = opcode::Close::new(Fixed(place)).build();
             // SAFETY: the entry refers to no memory.
             unsafe { self.start(Op::Close { descriptor: key }, close) };
         }
@@ -254,7 +251,6 @@ impl Ring {
     fn cancel_all_on(&self, key: Key) {
         let descriptors = self.descriptors.borrow();
         let Some(fd) = descriptors.fd(key) else { return };
-        // The kernel matches by file, so this finds operations that went by the registered slot, too.
         let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd.as_raw_fd())).all()).build();
         // SAFETY: the entry refers to no memory.
         unsafe { self.push(cancel.user_data(KIND_IGNORED)) };
@@ -433,8 +429,8 @@ impl Ring {
     /// The open descriptor in the form in which the kernel is to find it.
     pub(crate) fn target(&self, key: Key) -> Target {
         let mut descriptors = self.descriptors.borrow_mut();
-        if descriptors.open(key).is_registered {
-            return Target::Registered(key.index);
+        if let Some(place) = descriptors.open(key).registered {
+            return Target::Registered(place);
         }
         Target::Plain(descriptors.fd(key).map_or(-1, AsRawFd::as_raw_fd))
     }
@@ -522,6 +518,10 @@ impl Drop for Ring {
             if self.ops_in_flight() > 0 && self.submit_and_wait(Some(Duration::from_millis(10))).is_err() {
                 break;
             }
+        }
+        if self.has_registered_files {
+            // Else the kernel closes them when it gets round to it; a failure means just that.
+            let _ = self.uring.borrow().submitter().unregister_files();
         }
         if self.ops_in_flight() > 0 {
             // The kernel may touch the memory of these at any later time: it must never be freed. Descriptors are

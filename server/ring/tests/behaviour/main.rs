@@ -2,6 +2,7 @@
 
 #![allow(clippy::unit_arg, reason = "`Some(result.expect(..))` reads as what it does")]
 
+mod death;
 mod disk;
 mod host;
 mod log;

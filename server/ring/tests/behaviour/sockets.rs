@@ -413,3 +413,17 @@ fn adopted_descriptor_is_the_rings_alone() {
     let fd: OwnedFd = ring.detach_socket(socket).expect("idle");
     assert_eq!(peer_address(&fd).expect("a peer"), seen);
 }
+
+#[test]
+fn port_of_a_ring_just_dropped_can_be_listened_on_and_one_in_use_is_refused() {
+    let options = SocketOptions::default();
+    let ring = small_ring();
+    let (socket, address) = listener(&ring);
+    ring.accept_multishot(socket, ACCEPT);
+    ring.submit_and_wait(Some(Duration::ZERO)).expect("a turn");
+    drop(ring);
+    let next = listen(address, 16, &options).expect("the port is free");
+    let error = listen(address, 16, &options).expect_err("the port is in use");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(next);
+}
