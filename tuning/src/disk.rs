@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lockstep_ring::AlignedBuf;
+use lockstep_ring::{AlignedBuf, probe};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
 
@@ -22,11 +22,36 @@ const SAMPLE_TIME_MAX: Duration = Duration::from_millis(1000);
 const BLOCK_BYTES: usize = 4096;
 
 pub(crate) fn observe(directory: &Path, is_writable: bool) -> Vec<Observation> {
-    let mut observations = vec![scheduler(directory), write_cache(directory)];
+    let mut observations = vec![filesystem(directory), scheduler(directory), write_cache(directory)];
     if is_writable {
         observations.push(latency(directory));
     }
     observations
+}
+
+fn filesystem(directory: &Path) -> Observation {
+    let subject = "file system";
+    let why = "what a majority of replicas has confirmed must survive power loss; on ext4 and xfs an overwrite in place needs no metadata";
+    match probe::filesystem(directory) {
+        Ok(name) if name == "tmpfs" || name == "ramfs" => {
+            let advice = "use it for experiments only: a restart of the host loses everything";
+            Observation::new(
+                subject,
+                Standing::WorthALook,
+                format!("{name}, which is memory"),
+                why,
+                Some(advice),
+            )
+        }
+        Ok(name) if name == "ext4" || name == "xfs" => {
+            Observation::new(subject, Standing::Fine, name, why, None)
+        }
+        Ok(name) => {
+            let advice = "compare the latency below with ext4 or xfs; make sure that copies and networks beneath it keep what they confirm";
+            Observation::new(subject, Standing::WorthALook, name, why, Some(advice))
+        }
+        Err(error) => Observation::new(subject, Standing::Unknown, error.to_string(), why, None),
+    }
 }
 
 /// The queue directory in sysfs of the disk that holds the directory, if it is on one.

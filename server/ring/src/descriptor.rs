@@ -28,6 +28,8 @@ pub struct File(pub(crate) Key);
 pub(crate) struct Descriptor {
     generation: u32,
     fd: Option<OwnedFd>,
+    /// Files have no arrivals to mark.
+    is_socket: bool,
     /// Its place in the kernel's table of registered files, if it has one.
     pub(crate) registered: Option<u32>,
     ops_in_flight: u32,
@@ -55,12 +57,21 @@ impl Descriptors {
         Self { registered_free: (0..registered_files).rev().collect(), ..Self::default() }
     }
 
-    pub(crate) fn insert(&mut self, fd: OwnedFd) -> Key {
+    pub(crate) fn insert_socket(&mut self, fd: OwnedFd) -> Socket {
+        Socket(self.insert(fd, true))
+    }
+
+    pub(crate) fn insert_file(&mut self, fd: OwnedFd) -> File {
+        File(self.insert(fd, false))
+    }
+
+    fn insert(&mut self, fd: OwnedFd, is_socket: bool) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = u32::try_from(self.slots.len()).expect("fewer descriptors than 2^32");
             self.slots.push(Descriptor {
                 generation: 0,
                 fd: None,
+                is_socket: false,
                 registered: None,
                 ops_in_flight: 0,
                 closing: None,
@@ -72,6 +83,7 @@ impl Descriptors {
         });
         let slot = &mut self.slots[index as usize];
         slot.fd = Some(fd);
+        slot.is_socket = is_socket;
         slot.received = 0;
         Key { index, generation: slot.generation }
     }
@@ -184,7 +196,7 @@ impl Descriptors {
         self.behind_mark = 0;
         for slot in &mut self.slots {
             slot.mark = None;
-            if let (Some(fd), None) = (&slot.fd, slot.closing) {
+            if let (Some(fd), None, true) = (&slot.fd, slot.closing, slot.is_socket) {
                 let waiting = unread(fd);
                 if waiting > 0 {
                     slot.mark = Some(slot.received + waiting);
@@ -192,6 +204,11 @@ impl Descriptors {
                 }
             }
         }
+    }
+
+    /// Whether not all marked arrivals of this socket have been handed out.
+    pub(crate) fn is_behind_mark(&mut self, key: Key) -> bool {
+        self.slot(key).mark.is_some()
     }
 
     /// Sockets whose marked arrivals have not all been handed out.

@@ -63,7 +63,8 @@ impl Subject {
                 "the shard loop relies on deferred task work, multishot receives, provided buffers and ring messages"
             }
             Self::LockedMemory => {
-                "some kernels count the memory of rings against the memlock limit of the user (RLIMIT_MEMLOCK)"
+                "kernels differ in whether the memory of rings counts against the user's memlock limit (6.18 counts it, except \
+                 for CAP_IPC_LOCK), so it is tried"
             }
             Self::OpenFiles => "every client connection, peer link and log segment is a descriptor",
             Self::DirectIo => {
@@ -330,8 +331,13 @@ fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
+/// The name of the file system that holds the path.
+pub fn filesystem(path: &Path) -> io::Result<String> {
+    Ok(filesystem_name(rustix::fs::statfs(path)?.f_type))
+}
+
 /// The name of a file system by its magic number, as `statfs` gives it.
-pub fn filesystem_name(magic: i64) -> String {
+fn filesystem_name(magic: i64) -> String {
     let name = match magic {
         0xef53 => "ext4",
         0x5846_5342 => "xfs",

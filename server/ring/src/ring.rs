@@ -186,23 +186,23 @@ impl Ring {
     /// Sockets do not go into the table of registered files: when a process is killed the kernel empties that table
     /// some 30 ms late (measured on 6.18), and by its sockets is how others learn that it is gone.
     pub fn adopt_socket(&self, fd: OwnedFd) -> Socket {
-        Socket(self.descriptors.borrow_mut().insert(fd))
+        self.descriptors.borrow_mut().insert_socket(fd)
     }
 
     /// Takes a file or directory.
     pub fn adopt_file(&self, fd: OwnedFd) -> File {
         let raw = fd.as_raw_fd();
         let mut descriptors = self.descriptors.borrow_mut();
-        let key = descriptors.insert(fd);
+        let file = descriptors.insert_file(fd);
         if let Some(place) = descriptors.registered_free.pop() {
             // Registration is an economy: where it fails the plain descriptor does.
             if self.uring.borrow().submitter().register_files_update(place, &[raw]).is_ok() {
-                descriptors.open(key).registered = Some(place);
+                descriptors.open(file.0).registered = Some(place);
             } else {
                 descriptors.registered_free.push(place);
             }
         }
-        File(key)
+        file
     }
 
     /// Gives a socket up to another owner; `None` (and nothing changes) while an operation is in flight on it.
@@ -354,7 +354,7 @@ impl Ring {
     /// Costs one `FIONREAD` per socket, so it is for when something is about to be decided by silence.
     #[must_use]
     pub fn mark_arrivals(&self) -> bool {
-        // The kernel moves bytes out of sockets only within a call of this thread (DEFER_TASKRUN), so with no
+        // Why this is exact: the kernel moves bytes out of sockets only within a call of this thread (DEFER_TASKRUN), so with no
         // completion left a byte is either counted as handed out or still unread in its socket.
         if self.has_completions() {
             return false;
@@ -368,6 +368,11 @@ impl Ring {
     /// armed again does, until it has been and has delivered.
     pub fn marked_arrivals_are_handed_out(&self) -> bool {
         self.descriptors.borrow().behind_mark() == 0
+    }
+
+    /// The same for one socket: whether something that had arrived there by the last mark is still to be handed out.
+    pub fn is_behind_mark(&self, socket: Socket) -> bool {
+        self.descriptors.borrow_mut().is_behind_mark(socket.0)
     }
 
     /// Operations in flight, the ring's own wait for its wakers included.
