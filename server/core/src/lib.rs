@@ -5,6 +5,7 @@
 
 mod effect;
 mod input;
+pub mod raft;
 mod time;
 
 pub use effect::{
