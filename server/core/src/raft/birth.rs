@@ -81,7 +81,8 @@ fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
     match reason {
         PeerRefusal::OtherIncarnation => format!(
             "cell {cell}: node {node} was formatted again and has lost what it promised, so it may not vote \
-             under this id; add it as a new member with a new id"
+             under this id; add it as a new member with a new id (if the cell is still unborn, format all \
+             members again instead)"
         ),
         PeerRefusal::OtherMembers => format!(
             "cell {cell}: node {node} is configured with another list of members; make the lists the same"

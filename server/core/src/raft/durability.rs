@@ -76,6 +76,12 @@ impl Durability {
         self.durable_index
     }
 
+    /// The newest append.
+    #[cfg(test)]
+    pub(super) fn last_append(&self) -> AppendId {
+        self.last_append
+    }
+
     /// Numbers an append that is made now.
     pub(super) fn append(&mut self, now: Time) -> AppendId {
         self.last_append = AppendId(self.last_append.0 + 1);
