@@ -17,50 +17,50 @@ fn lowest_member_gives_birth_once_it_knows_everybody() {
     cluster.start(NodeId(3));
     cluster.run_for(Span::from_ms(5));
     expect![[r#"
-             0.2 2>1  hello
-             0.2 1>2  hello
-             5.0 -- 3 starts
-             5.2 3>1  hello
-             5.2 1>3  hello
-             5.2 3>2  hello
-             5.2 2>3  hello
-             5.4 1    log AppendId(1): manifest
-             5.5 1>2  manifest of 3
-             5.5 1>3  manifest of 3
-             5.7 2    log AppendId(1): manifest
-             5.7 3    log AppendId(1): manifest
-             5.8 2>1  manifest stored
-             5.8 3>1  manifest stored
-             6.0 1    log AppendId(2): born
-             6.1 1    born
-             6.1 1>2  born
-             6.1 1>3  born
-             6.1 1>2  vote? Pre term 1 log 0@0
-             6.1 1>3  vote? Pre term 1 log 0@0
-             6.3 2    born
-             6.3 2    log AppendId(2): born
-             6.3 3    born
-             6.3 3    log AppendId(2): born
-             6.3 2>1  vote yes Pre term 1
-             6.3 3>1  vote yes Pre term 1
-             6.5 1    log AppendId(3): term 1 vote 1
-             6.6 1>2  vote? Real term 1 log 0@0
-             6.6 1>3  vote? Real term 1 log 0@0
-             6.8 2    log AppendId(3): term 1 vote 1
-             6.8 3    log AppendId(3): term 1 vote 1
-             6.9 2>1  vote yes Real term 1
-             6.9 3>1  vote yes Real term 1
-             7.1 1    elected in term 1
-             7.1 1    log AppendId(4): entry 1@1 blank
-             7.1 1>2  append term 1 after 0@0: 1..1, committed 0
-             7.1 1>3  append term 1 after 0@0: 1..1, committed 0
-             7.3 2    follows 1
-             7.3 3    follows 1
-             7.3 2    log AppendId(4): entry 1@1 blank
-             7.3 3    log AppendId(4): entry 1@1 blank
-             7.4 2>1  durable through 1 term 1
-             7.4 3>1  durable through 1 term 1
-             7.6 1    serves in term 1
+        0.2    2>1  hello
+        0.2    1>2  hello
+        5.0    -- 3 starts
+        5.2    3>1  hello
+        5.2    1>3  hello
+        5.2    3>2  hello
+        5.2    2>3  hello
+        5.4    1    log 1: manifest
+        5.5    1>2  manifest of 3
+        5.5    1>3  manifest of 3
+        5.7    2    log 1: manifest
+        5.7    3    log 1: manifest
+        5.8    2>1  manifest stored
+        5.8    3>1  manifest stored
+        6.0    1    log 2: born
+        6.1    1    born
+        6.1    1>2  born
+        6.1    1>3  born
+        6.1    1>2  vote? Pre term 1 log 0@0
+        6.1    1>3  vote? Pre term 1 log 0@0
+        6.3    2    born
+        6.3    2    log 2: born
+        6.3    3    born
+        6.3    3    log 2: born
+        6.3    2>1  vote yes Pre term 1
+        6.3    3>1  vote yes Pre term 1
+        6.5    1    log 3: term 1 vote 1
+        6.6    1>2  vote? Real term 1 log 0@0
+        6.6    1>3  vote? Real term 1 log 0@0
+        6.8    2    log 3: term 1 vote 1
+        6.8    3    log 3: term 1 vote 1
+        6.9    2>1  vote yes Real term 1
+        6.9    3>1  vote yes Real term 1
+        7.1    1    elected in term 1
+        7.1    1    log 4: entry 1@1 blank
+        7.1    1>2  append term 1 after 0@0: 1..1, committed 0
+        7.1    1>3  append term 1 after 0@0: 1..1, committed 0
+        7.3    2    follows 1
+        7.3    3    follows 1
+        7.3    2    log 4: entry 1@1 blank
+        7.3    3    log 4: entry 1@1 blank
+        7.4    2>1  durable through 1 term 1
+        7.4    3>1  durable through 1 term 1
+        7.6    1    serves in term 1
     "#]]
     .assert_eq(&cluster.end_trace());
 }
@@ -79,20 +79,20 @@ fn lone_member_gives_birth_to_itself_and_serves() {
     cluster.start(NodeId(1));
     cluster.run_for(Span::from_ms(5));
     expect![[r#"
-             0.0 1    log AppendId(1): manifest
-             0.1 1    log AppendId(2): born
-             0.2 1    born
-             0.2 1    log AppendId(3): term 1 vote 1
-             0.3 1    elected in term 1
-             0.3 1    log AppendId(4): entry 1@1 blank
-             0.4 1    serves in term 1
-             5.0 -- a proposal, then a crash before the disk has another one
-             5.0 1    log AppendId(5): entry 2@1 x
-             6.0 1    log AppendId(6): entry 3@1 y
-             6.0 1    log AppendId(1): term 2 vote 1
-             6.1 1    elected in term 2
-             6.1 1    log AppendId(2): entry 3@2 blank
-             6.2 1    serves in term 2
+        0.0    1    log 1: manifest
+        0.1    1    log 2: born
+        0.2    1    born
+        0.2    1    log 3: term 1 vote 1
+        0.3    1    elected in term 1
+        0.3    1    log 4: entry 1@1 blank
+        0.4    1    serves in term 1
+        5.0    -- a proposal, then a crash before the disk has another one
+        5.0    1    log 5: entry 2@1 x
+        6.0    1    log 6: entry 3@1 y
+        6.0    1    log 1: term 2 vote 1
+        6.1    1    elected in term 2
+        6.1    1    log 2: entry 3@2 blank
+        6.2    1    serves in term 2
     "#]]
     .assert_eq(&cluster.end_trace());
     assert_eq!(cluster.member(1).applied, 3, "two blanks and x");
@@ -154,16 +154,16 @@ fn wiped_member_is_refused_told_so_and_never_votes() {
     cluster.start(wiped);
     cluster.run_for(Span::from_ms(20));
     expect![[r#"
-            72.8 3>1  hello
-            72.8 1>3  hello born
-            72.8 3>2  hello
-            72.8 2>3  hello born
-            73.0 1>3  refused OtherIncarnation
-            73.0 1    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
-            73.0 2>3  refused OtherIncarnation
-            73.0 2    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
-            73.2 3    reports: refused by node 1: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
-            73.2 3    reports: refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
+        72.8   3>1  hello
+        72.8   1>3  hello born
+        72.8   3>2  hello
+        72.8   2>3  hello born
+        73.0   1>3  refused OtherIncarnation
+        73.0   1    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
+        73.0   2>3  refused OtherIncarnation
+        73.0   2    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
+        73.2   3    reports: refused by node 1: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
+        73.2   3    reports: refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
     "#]].assert_eq(&cluster.end_trace());
 
     cluster.note("without the leader, the wiped one makes no majority");

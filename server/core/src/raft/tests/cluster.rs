@@ -1,17 +1,19 @@
-//! A cell of real Raft nodes over a simulated network, disk and clock, with the oracles that watch it.
+//! A cell of real Raft nodes over a simulated network, disk and clock.
 //!
 //! Invariant: one seed decides everything, and whatever a node loses in a crash is what its disk had not
-//! confirmed. The oracles know messages, records and committed entries, not how the nodes arrive at them.
+//! confirmed. [`super::oracle`] watches every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use lockstep_wire::frame::Assembler;
 use lockstep_wire::limit::PEER_FRAME_BYTES_MAX;
-use lockstep_wire::peer::{AppendOutcome, Ballot, Beat, BeatKind, PeerMessage};
+use lockstep_wire::peer::{Beat, PeerMessage};
 use lockstep_wire::{BirthId, CellId, Incarnation, LogIndex, NodeId, RoundId, Term};
 
 use super::super::{Raft, RaftConfig, RaftEvent, Restored, Urgency};
+use super::oracle::Oracle;
+use super::script::{describe, describe_beat, describe_record};
 use crate::{AppendId, Effect, Effects, LogRead, RecordHead, RecordKind, Report, Span, Time};
 
 pub(super) const CELL: CellId = CellId(7);
@@ -68,13 +70,13 @@ pub(super) struct Member {
     pub(super) has_stopped: bool,
     pub(super) log_reads: usize,
     life: u64,
-    records: Vec<(RecordHead, Vec<u8>)>,
-    records_durable: usize,
+    pub(super) records: Vec<(RecordHead, Vec<u8>)>,
+    pub(super) records_durable: usize,
     disk_free_at: Time,
     /// The entries that the disk has, as its records add up to.
-    disk_log: Vec<(Term, Vec<u8>)>,
+    pub(super) disk_log: Vec<(Term, Vec<u8>)>,
     pub(super) applied: u64,
-    rounds: BTreeMap<RoundId, LogIndex>,
+    pub(super) rounds: BTreeMap<RoundId, LogIndex>,
 }
 
 /// A copy of a member's directory.
@@ -98,17 +100,8 @@ pub(super) struct Cluster {
     queue: BTreeMap<(Time, u64), Happening>,
     sequence: u64,
     links: BTreeMap<(NodeId, NodeId), u64>,
-    oracle: Oracle,
+    pub(super) oracle: Oracle,
     fx: Effects,
-}
-
-/// What must hold whatever happens (Raft, figure 3).
-#[derive(Default)]
-pub(super) struct Oracle {
-    pub(super) leaders: BTreeMap<Term, NodeId>,
-    pub(super) committed: Vec<(Term, Vec<u8>)>,
-    pub(super) rounds_confirmed: usize,
-    votes: BTreeMap<(Term, NodeId), NodeId>,
 }
 
 impl Cluster {
@@ -461,7 +454,10 @@ impl Cluster {
                 format!("elected in term {term}")
             }
             RaftEvent::Serving { term } => format!("serves in term {term}"),
-            RaftEvent::Deposed { term, reason } => format!("deposed in term {term}: {reason}"),
+            RaftEvent::Deposed { term, reason } => {
+                self.oracle.deposed += 1;
+                format!("deposed in term {term}: {reason}")
+            }
             RaftEvent::LeaderChanged { leader } => format!("follows {leader}"),
             RaftEvent::RoundConfirmed(round) => {
                 self.check_round(node, raft, round);
@@ -472,30 +468,6 @@ impl Cluster {
         if !matches!(event, RaftEvent::RoundConfirmed(_)) || self.has_beats_in_trace {
             self.say(format_args!("{node}    {text}"));
         }
-    }
-
-    /// A read that joined a round sees everything that anybody had seen committed when it was asked for.
-    fn check_round(&mut self, node: NodeId, raft: &Raft, round: RoundId) {
-        assert!(raft.is_serving(), "only a serving leader's rounds are confirmed");
-        self.oracle.rounds_confirmed += 1;
-        let member = &mut self.members[usize::from(node.0) - 1];
-        let later = member.rounds.split_off(&RoundId(round.0 + 1));
-        for (round, index) in std::mem::replace(&mut member.rounds, later) {
-            assert!(member.applied >= index.0, "round {round} of {node} reads an old state");
-        }
-    }
-
-    /// What a leader takes for committed is on a majority of disks.
-    fn check_commit(&self, raft: &Raft) {
-        let index = raft.committed();
-        if index == LogIndex(0) {
-            return;
-        }
-        let term = raft.log.term_at(index).unwrap();
-        let at = usize::try_from(index.0 - 1).unwrap();
-        let has = |member: &&Member| member.disk_log.get(at).is_some_and(|entry| entry.0 == term);
-        let count = self.members.iter().filter(has).count();
-        assert!(count > self.members.len() / 2, "entry {index} is on {count} disks only");
     }
 
     pub(super) fn ask_round(&mut self, node: NodeId, urgency: Urgency) -> Option<RoundId> {
@@ -516,10 +488,9 @@ impl Cluster {
     fn carry_out(&mut self, node: NodeId, effect: &Effect, bytes: &[u8]) {
         match effect {
             Effect::Append { append, head, payload } => {
-                self.say(format_args!(
-                    "{node}    log {append:?}: {}",
-                    describe_record(head, &bytes[payload.clone()])
-                ));
+                self.oracle.truncations += usize::from(head.kind == RecordKind::Truncate);
+                let record = describe_record(head, &bytes[payload.clone()]);
+                self.say(format_args!("{node}    log {}: {record}", append.0));
                 let member = &mut self.members[usize::from(node.0) - 1];
                 member.records.push((*head, bytes[payload.clone()].to_vec()));
                 let (life, records) = (member.life, member.records.len());
@@ -577,28 +548,6 @@ impl Cluster {
         }
     }
 
-    /// A vote and an acknowledgement promise what the disk has.
-    fn check_promise(&mut self, from: NodeId, to: NodeId, message: &PeerMessage<'_>) {
-        let member = &self.members[usize::from(from.0) - 1];
-        match message {
-            PeerMessage::VoteReply { ballot: Ballot::Real | Ballot::TakeOver, term, is_granted: true } => {
-                let durable = member.records[..member.records_durable].iter();
-                let newest = durable.rev().find(|(head, _)| head.kind == RecordKind::HardState);
-                let vote = to.0.to_le_bytes().to_vec();
-                assert!(newest.is_some_and(|(head, stored)| head.term == *term && *stored == vote));
-                let known = *self.oracle.votes.entry((*term, from)).or_insert(to);
-                assert_eq!(known, to, "node {from} votes twice in term {term}");
-            }
-            PeerMessage::AppendReply { outcome: AppendOutcome::Durable { through }, .. } => {
-                assert!(
-                    through.0 <= member.disk_log.len() as u64,
-                    "node {from} acknowledges {through} too early"
-                );
-            }
-            _ => {}
-        }
-    }
-
     fn link(&self, from: NodeId, to: NodeId) -> Option<u64> {
         if self.cut.contains(&(from, to)) {
             return None;
@@ -624,32 +573,11 @@ impl Cluster {
             .collect()
     }
 
-    /// Wherever two logs agree on an index and its term they agree on everything before.
-    pub(super) fn check_logs_match(&self) {
-        let rafts: Vec<&Raft> = self.members.iter().filter_map(|member| member.raft.as_ref()).collect();
-        for (at, a) in rafts.iter().enumerate() {
-            for b in &rafts[at + 1..] {
-                let last = a.last_index().min(b.last_index()).0;
-                let mut must_agree = false;
-                for index in (1..=last).rev().map(LogIndex) {
-                    let is_same = a.log.term_at(index) == b.log.term_at(index);
-                    assert!(is_same || !must_agree, "log matching at {index}");
-                    if is_same {
-                        must_agree = true;
-                        let payloads = (a.log.payload(index), b.log.payload(index));
-                        if let (Some(a), Some(b)) = payloads {
-                            assert_eq!(a, b, "log matching at {index}");
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     fn say(&mut self, line: std::fmt::Arguments<'_>) {
         let now = self.now;
         if let Some(trace) = &mut self.trace {
-            writeln!(trace, "{:>6}.{} {line}", now.0 / 1_000_000, now.0 / 100_000 % 10).unwrap();
+            let at = format!("{}.{}", now.0 / 1_000_000, now.0 / 100_000 % 10);
+            writeln!(trace, "{at:<6} {line}").unwrap();
         }
     }
 
@@ -678,66 +606,5 @@ impl Member {
             }
             self.records_durable += 1;
         }
-    }
-}
-
-fn describe_record(head: &RecordHead, payload: &[u8]) -> String {
-    match head.kind {
-        RecordKind::Entry => {
-            format!("entry {}@{} {}", head.index, head.term, String::from_utf8_lossy(payload))
-        }
-        RecordKind::HardState => {
-            format!("term {} vote {}", head.term, u16::from_le_bytes(payload.try_into().unwrap()))
-        }
-        RecordKind::Truncate => format!("truncate from {}", head.index),
-        RecordKind::Manifest => "manifest".to_string(),
-        RecordKind::Born => "born".to_string(),
-    }
-}
-
-fn describe_beat(beat: &Beat) -> String {
-    let Beat { term, round, committed, .. } = beat;
-    match beat.kind {
-        BeatKind::Ask => format!("beat term {term} round {round} committed {committed}"),
-        BeatKind::Answer => format!("answer term {term} round {round}"),
-        BeatKind::Deposed => format!("deposed by term {term}"),
-    }
-}
-
-fn describe(message: &PeerMessage<'_>) -> String {
-    match message {
-        PeerMessage::CellHello(hello) => match (hello.birth, hello.is_born) {
-            (None, _) => "hello".to_string(),
-            (Some(_), false) => "hello with manifest".to_string(),
-            (Some(_), true) => "hello born".to_string(),
-        },
-        PeerMessage::Refused { reason } => format!("refused {reason:?}"),
-        PeerMessage::Manifest(manifest) => format!("manifest of {}", manifest.members.len()),
-        PeerMessage::ManifestStored { .. } => "manifest stored".to_string(),
-        PeerMessage::Born { .. } => "born".to_string(),
-        PeerMessage::Vote { ballot, term, last_index, last_term } => {
-            format!("vote? {ballot:?} term {term} log {last_index}@{last_term}")
-        }
-        PeerMessage::VoteReply { ballot, term, is_granted } => {
-            format!("vote {} {ballot:?} term {term}", if *is_granted { "yes" } else { "no" })
-        }
-        PeerMessage::TakeOver { term } => format!("take over from term {term}"),
-        PeerMessage::Append(append) => {
-            let first = append.prev_index.next();
-            let count = append.entries.len() as u64;
-            let prev = format!("{}@{}", append.prev_index, append.prev_term);
-            let what = match count {
-                0 => "nothing".to_string(),
-                _ => format!("{first}..{}", append.prev_index.0 + count),
-            };
-            format!("append term {} after {prev}: {what}, committed {}", append.term, append.committed)
-        }
-        PeerMessage::AppendReply { term, outcome } => match outcome {
-            AppendOutcome::Durable { through } => format!("durable through {through} term {term}"),
-            AppendOutcome::Conflict { prev_index, hint, hint_term } => {
-                format!("conflict at {prev_index}, try {hint}@{hint_term} term {term}")
-            }
-        },
-        PeerMessage::Digest { .. } | PeerMessage::DigestDisagrees { .. } => panic!("not from Raft"),
     }
 }

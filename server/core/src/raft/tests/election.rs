@@ -18,34 +18,34 @@ fn first_election_begins_with_a_pre_vote() {
     cluster.has_beats_in_trace = true;
     cluster.run_for(Span::from_ms(3));
     expect![[r#"
-             1.3 2    born
-             1.3 2    log AppendId(2): born
-             1.3 3    born
-             1.3 3    log AppendId(2): born
-             1.3 2>1  vote yes Pre term 1
-             1.3 3>1  vote yes Pre term 1
-             1.5 1    log AppendId(3): term 1 vote 1
-             1.6 1>2  vote? Real term 1 log 0@0
-             1.6 1>3  vote? Real term 1 log 0@0
-             1.8 2    log AppendId(3): term 1 vote 1
-             1.8 3    log AppendId(3): term 1 vote 1
-             1.9 2>1  vote yes Real term 1
-             1.9 3>1  vote yes Real term 1
-             2.1 1    elected in term 1
-             2.1 1    log AppendId(4): entry 1@1 blank
-             2.1 1>2  beat term 1 round 0 committed 0
-             2.1 1>3  beat term 1 round 0 committed 0
-             2.1 1>2  append term 1 after 0@0: 1..1, committed 0
-             2.1 1>3  append term 1 after 0@0: 1..1, committed 0
-             2.3 2    follows 1
-             2.3 2>1  answer term 1 round 0
-             2.3 3    follows 1
-             2.3 3>1  answer term 1 round 0
-             2.3 2    log AppendId(4): entry 1@1 blank
-             2.3 3    log AppendId(4): entry 1@1 blank
-             2.4 2>1  durable through 1 term 1
-             2.4 3>1  durable through 1 term 1
-             2.6 1    serves in term 1
+        1.3    2    born
+        1.3    2    log 2: born
+        1.3    3    born
+        1.3    3    log 2: born
+        1.3    2>1  vote yes Pre term 1
+        1.3    3>1  vote yes Pre term 1
+        1.5    1    log 3: term 1 vote 1
+        1.6    1>2  vote? Real term 1 log 0@0
+        1.6    1>3  vote? Real term 1 log 0@0
+        1.8    2    log 3: term 1 vote 1
+        1.8    3    log 3: term 1 vote 1
+        1.9    2>1  vote yes Real term 1
+        1.9    3>1  vote yes Real term 1
+        2.1    1    elected in term 1
+        2.1    1    log 4: entry 1@1 blank
+        2.1    1>2  beat term 1 round 0 committed 0
+        2.1    1>3  beat term 1 round 0 committed 0
+        2.1    1>2  append term 1 after 0@0: 1..1, committed 0
+        2.1    1>3  append term 1 after 0@0: 1..1, committed 0
+        2.3    2    follows 1
+        2.3    2>1  answer term 1 round 0
+        2.3    3    follows 1
+        2.3    3>1  answer term 1 round 0
+        2.3    2    log 4: entry 1@1 blank
+        2.3    3    log 4: entry 1@1 blank
+        2.4    2>1  durable through 1 term 1
+        2.4    3>1  durable through 1 term 1
+        2.6    1    serves in term 1
     "#]]
     .assert_eq(&cluster.end_trace());
 }
@@ -61,37 +61,37 @@ fn crashed_leader_is_replaced_within_milliseconds() {
         cluster.serving_leader().is_some_and(|new| new != leader)
     });
     expect![[r#"
-            63.8 2>3  vote? Pre term 2 log 1@1
-            63.8 2>4  vote? Pre term 2 log 1@1
-            63.8 2>5  vote? Pre term 2 log 1@1
-            64.0 3>2  vote yes Pre term 2
-            64.0 4>2  vote yes Pre term 2
-            64.0 5>2  vote yes Pre term 2
-            64.2 2    log AppendId(5): term 2 vote 2
-            64.3 2>3  vote? Real term 2 log 1@1
-            64.3 2>4  vote? Real term 2 log 1@1
-            64.3 2>5  vote? Real term 2 log 1@1
-            64.5 3    log AppendId(5): term 2 vote 2
-            64.5 4    log AppendId(5): term 2 vote 2
-            64.5 5    log AppendId(5): term 2 vote 2
-            64.6 3>2  vote yes Real term 2
-            64.6 4>2  vote yes Real term 2
-            64.6 5>2  vote yes Real term 2
-            64.8 2    elected in term 2
-            64.8 2    log AppendId(6): entry 2@2 blank
-            64.8 2>3  append term 2 after 1@1: 2..2, committed 1
-            64.8 2>4  append term 2 after 1@1: 2..2, committed 1
-            64.8 2>5  append term 2 after 1@1: 2..2, committed 1
-            65.0 3    follows 2
-            65.0 4    follows 2
-            65.0 5    follows 2
-            65.0 3    log AppendId(6): entry 2@2 blank
-            65.0 4    log AppendId(6): entry 2@2 blank
-            65.0 5    log AppendId(6): entry 2@2 blank
-            65.1 3>2  durable through 2 term 2
-            65.1 4>2  durable through 2 term 2
-            65.1 5>2  durable through 2 term 2
-            65.3 2    serves in term 2
+        63.8   2>3  vote? Pre term 2 log 1@1
+        63.8   2>4  vote? Pre term 2 log 1@1
+        63.8   2>5  vote? Pre term 2 log 1@1
+        64.0   3>2  vote yes Pre term 2
+        64.0   4>2  vote yes Pre term 2
+        64.0   5>2  vote yes Pre term 2
+        64.2   2    log 5: term 2 vote 2
+        64.3   2>3  vote? Real term 2 log 1@1
+        64.3   2>4  vote? Real term 2 log 1@1
+        64.3   2>5  vote? Real term 2 log 1@1
+        64.5   3    log 5: term 2 vote 2
+        64.5   4    log 5: term 2 vote 2
+        64.5   5    log 5: term 2 vote 2
+        64.6   3>2  vote yes Real term 2
+        64.6   4>2  vote yes Real term 2
+        64.6   5>2  vote yes Real term 2
+        64.8   2    elected in term 2
+        64.8   2    log 6: entry 2@2 blank
+        64.8   2>3  append term 2 after 1@1: 2..2, committed 1
+        64.8   2>4  append term 2 after 1@1: 2..2, committed 1
+        64.8   2>5  append term 2 after 1@1: 2..2, committed 1
+        65.0   3    follows 2
+        65.0   4    follows 2
+        65.0   5    follows 2
+        65.0   3    log 6: entry 2@2 blank
+        65.0   4    log 6: entry 2@2 blank
+        65.0   5    log 6: entry 2@2 blank
+        65.1   3>2  durable through 2 term 2
+        65.1   4>2  durable through 2 term 2
+        65.1   5>2  durable through 2 term 2
+        65.3   2    serves in term 2
     "#]]
     .assert_eq(&cluster.end_trace());
     assert!(cluster.now.since(crashed_at) < Span::from_ms(20));
@@ -228,26 +228,26 @@ fn transfer_hands_over_in_order() {
     assert_eq!(cluster.propose(leader, b"refused meanwhile"), None);
     cluster.run_for(Span::from_ms(2));
     expect![[r#"
-            62.6 1>2  take over from term 1
-            62.8 2    log AppendId(5): term 2 vote 2
-            62.9 2>1  vote? TakeOver term 2 log 1@1
-            62.9 2>3  vote? TakeOver term 2 log 1@1
-            63.1 1    deposed in term 1: another member campaigns in a newer term
-            63.1 1    log AppendId(5): term 2 vote 2
-            63.1 3    log AppendId(5): term 2 vote 2
-            63.2 1>2  vote yes TakeOver term 2
-            63.2 3>2  vote yes TakeOver term 2
-            63.4 2    elected in term 2
-            63.4 2    log AppendId(6): entry 2@2 blank
-            63.4 2>1  append term 2 after 1@1: 2..2, committed 1
-            63.4 2>3  append term 2 after 1@1: 2..2, committed 1
-            63.6 1    follows 2
-            63.6 3    follows 2
-            63.6 1    log AppendId(6): entry 2@2 blank
-            63.6 3    log AppendId(6): entry 2@2 blank
-            63.7 1>2  durable through 2 term 2
-            63.7 3>2  durable through 2 term 2
-            63.9 2    serves in term 2
+        62.6   1>2  take over from term 1
+        62.8   2    log 5: term 2 vote 2
+        62.9   2>1  vote? TakeOver term 2 log 1@1
+        62.9   2>3  vote? TakeOver term 2 log 1@1
+        63.1   1    deposed in term 1: another member campaigns in a newer term
+        63.1   1    log 5: term 2 vote 2
+        63.1   3    log 5: term 2 vote 2
+        63.2   1>2  vote yes TakeOver term 2
+        63.2   3>2  vote yes TakeOver term 2
+        63.4   2    elected in term 2
+        63.4   2    log 6: entry 2@2 blank
+        63.4   2>1  append term 2 after 1@1: 2..2, committed 1
+        63.4   2>3  append term 2 after 1@1: 2..2, committed 1
+        63.6   1    follows 2
+        63.6   3    follows 2
+        63.6   1    log 6: entry 2@2 blank
+        63.6   3    log 6: entry 2@2 blank
+        63.7   1>2  durable through 2 term 2
+        63.7   3>2  durable through 2 term 2
+        63.9   2    serves in term 2
     "#]]
     .assert_eq(&cluster.end_trace());
     assert_eq!(cluster.serving_leader(), Some(to));

@@ -7,5 +7,7 @@
 mod birth;
 mod cluster;
 mod election;
+mod oracle;
 mod replication;
 mod safety;
+mod script;

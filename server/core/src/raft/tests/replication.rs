@@ -29,25 +29,25 @@ fn entries_are_sent_before_the_own_disk_has_them_and_committed_by_a_majority_of_
     cluster.propose(leader, b"c");
     cluster.run_for(Span::from_ms(5));
     expect![[r#"
-            62.6 1    log AppendId(5): entry 2@1 a
-            62.6 1    log AppendId(6): entry 3@1 b
-            62.6 1>2  append term 1 after 1@1: 2..3, committed 1
-            62.6 1>3  append term 1 after 1@1: 2..3, committed 1
-            62.8 2    log AppendId(5): entry 2@1 a
-            62.8 2    log AppendId(6): entry 3@1 b
-            62.8 3    log AppendId(5): entry 2@1 a
-            62.8 3    log AppendId(6): entry 3@1 b
-            62.9 2>1  durable through 2 term 1
-            62.9 2>1  durable through 3 term 1
-            63.6 1    log AppendId(7): entry 4@1 c
-            63.6 1>2  append term 1 after 3@1: 4..4, committed 1
-            63.6 1>3  append term 1 after 3@1: 4..4, committed 1
-            63.8 3>1  durable through 2 term 1
-            63.8 3>1  durable through 3 term 1
-            63.8 2    log AppendId(7): entry 4@1 c
-            63.8 3    log AppendId(7): entry 4@1 c
-            63.9 2>1  durable through 4 term 1
-            64.8 3>1  durable through 4 term 1
+        62.6   1    log 5: entry 2@1 a
+        62.6   1    log 6: entry 3@1 b
+        62.6   1>2  append term 1 after 1@1: 2..3, committed 1
+        62.6   1>3  append term 1 after 1@1: 2..3, committed 1
+        62.8   2    log 5: entry 2@1 a
+        62.8   2    log 6: entry 3@1 b
+        62.8   3    log 5: entry 2@1 a
+        62.8   3    log 6: entry 3@1 b
+        62.9   2>1  durable through 2 term 1
+        62.9   2>1  durable through 3 term 1
+        63.6   1    log 7: entry 4@1 c
+        63.6   1>2  append term 1 after 3@1: 4..4, committed 1
+        63.6   1>3  append term 1 after 3@1: 4..4, committed 1
+        63.8   3>1  durable through 2 term 1
+        63.8   3>1  durable through 3 term 1
+        63.8   2    log 7: entry 4@1 c
+        63.8   3    log 7: entry 4@1 c
+        63.9   2>1  durable through 4 term 1
+        64.8   3>1  durable through 4 term 1
     "#]]
     .assert_eq(&cluster.end_trace());
     assert_eq!(cluster.raft(leader.0).committed(), LogIndex(4));
@@ -74,21 +74,21 @@ fn conflicting_suffix_is_truncated_and_replaced() {
     cluster.connect(old, new);
     cluster.run_for(Span::from_ms(5));
     expect![[r#"
-           869.7 1>2  hello born
-           869.7 1>2  append term 1 after 1@1: 2..3, committed 1
-           869.7 2>1  hello born
-           869.7 2>1  append term 2 after 1@1: 2..3, committed 3
-           869.9 1    deposed in term 1: another member knows a newer term
-           869.9 1    follows 2
-           869.9 1    log AppendId(7): term 2 vote 0
-           869.9 1    log AppendId(8): truncate from 2
-           869.9 1    log AppendId(9): entry 2@2 blank
-           869.9 1    log AppendId(10): entry 3@2 kept
-           870.0 1>2  durable through 1 term 2
-           870.0 1>2  durable through 2 term 2
-           870.0 1>2  durable through 3 term 2
-           870.2 2>1  append term 2 after 1@1: 2..3, committed 3
-           870.4 1>2  durable through 3 term 2
+        869.7  1>2  hello born
+        869.7  1>2  append term 1 after 1@1: 2..3, committed 1
+        869.7  2>1  hello born
+        869.7  2>1  append term 2 after 1@1: 2..3, committed 3
+        869.9  1    deposed in term 1: another member knows a newer term
+        869.9  1    follows 2
+        869.9  1    log 7: term 2 vote 0
+        869.9  1    log 8: truncate from 2
+        869.9  1    log 9: entry 2@2 blank
+        869.9  1    log 10: entry 3@2 kept
+        870.0  1>2  durable through 1 term 2
+        870.0  1>2  durable through 2 term 2
+        870.0  1>2  durable through 3 term 2
+        870.2  2>1  append term 2 after 1@1: 2..3, committed 3
+        870.4  1>2  durable through 3 term 2
     "#]]
     .assert_eq(&cluster.end_trace());
     assert_eq!(cluster.raft(old.0).durable(), LogIndex(3));
@@ -132,12 +132,12 @@ fn follower_acknowledges_replaced_entries_only_by_their_own_write() {
         })
         .collect();
     expect![[r#"
-            64.8 5    follows 2
-            64.8 5    log AppendId(8): truncate from 2
-            64.8 5    log AppendId(9): entry 2@2 blank
-           964.8 5>2  durable through 1 term 2
-           964.8 5>2  durable through 2 term 2
-           965.2 5>2  durable through 2 term 2"#]]
+        64.8   5    follows 2
+        64.8   5    log 8: truncate from 2
+        64.8   5    log 9: entry 2@2 blank
+        964.8  5>2  durable through 1 term 2
+        964.8  5>2  durable through 2 term 2
+        965.2  5>2  durable through 2 term 2"#]]
     .assert_eq(&lines.join("\n"));
 }
 
@@ -186,28 +186,28 @@ fn rounds_batch_and_only_keep_alives_are_paced() {
     cluster.ask_round(leader, Urgency::Paced);
     cluster.run_for(Span::from_ms(5));
     expect![[r#"
-            62.6 1>2  beat term 1 round 1 committed 1
-            62.6 1>3  beat term 1 round 1 committed 1
-            62.6 -- both of these join the second round
-            62.8 2>1  answer term 1 round 1
-            62.8 3>1  answer term 1 round 1
-            63.0 1    round 1 confirmed
-            63.0 1>2  beat term 1 round 2 committed 1
-            63.0 1>3  beat term 1 round 2 committed 1
-            63.2 2>1  answer term 1 round 2
-            63.2 3>1  answer term 1 round 2
-            63.4 1    round 2 confirmed
-            63.6 1>2  beat term 1 round 3 committed 1
-            63.6 1>3  beat term 1 round 3 committed 1
-            63.8 2>1  answer term 1 round 3
-            63.8 3>1  answer term 1 round 3
-            64.0 1    round 3 confirmed
-            64.6 -- keep-alives wait until 3 ms after the last round began, and share one
-            66.6 1>2  beat term 1 round 4 committed 1
-            66.6 1>3  beat term 1 round 4 committed 1
-            66.8 2>1  answer term 1 round 4
-            66.8 3>1  answer term 1 round 4
-            67.0 1    round 4 confirmed
+        62.6   1>2  beat term 1 round 1 committed 1
+        62.6   1>3  beat term 1 round 1 committed 1
+        62.6   -- both of these join the second round
+        62.8   2>1  answer term 1 round 1
+        62.8   3>1  answer term 1 round 1
+        63.0   1    round 1 confirmed
+        63.0   1>2  beat term 1 round 2 committed 1
+        63.0   1>3  beat term 1 round 2 committed 1
+        63.2   2>1  answer term 1 round 2
+        63.2   3>1  answer term 1 round 2
+        63.4   1    round 2 confirmed
+        63.6   1>2  beat term 1 round 3 committed 1
+        63.6   1>3  beat term 1 round 3 committed 1
+        63.8   2>1  answer term 1 round 3
+        63.8   3>1  answer term 1 round 3
+        64.0   1    round 3 confirmed
+        64.6   -- keep-alives wait until 3 ms after the last round began, and share one
+        66.6   1>2  beat term 1 round 4 committed 1
+        66.6   1>3  beat term 1 round 4 committed 1
+        66.8   2>1  answer term 1 round 4
+        66.8   3>1  answer term 1 round 4
+        67.0   1    round 4 confirmed
     "#]]
     .assert_eq(&cluster.end_trace());
 }
