@@ -90,12 +90,8 @@ impl Cell {
         self.leases.take_office();
         self.waits.clear();
         self.digests.clear_reports();
-        self.tenure = Tenure {
-            is_serving: true,
-            sessions_from: Some(0),
-            waits_from: Some(0),
-            ..Tenure::default()
-        };
+        self.tenure =
+            Tenure { is_serving: true, sessions_from: Some(0), waits_from: Some(0), ..Tenure::default() };
         self.keep_office(now, fx);
     }
 
@@ -109,7 +105,10 @@ impl Cell {
             let refusal = Refusal {
                 leader,
                 leader_address: &address,
-                ..Refusal::new(Status::OutcomeUnknown, "the leader lost its office; ask again with the same request id")
+                ..Refusal::new(
+                    Status::OutcomeUnknown,
+                    "the leader lost its office; ask again with the same request id",
+                )
             };
             self.answer(call, &Reply::Refused(refusal), fx);
         }
