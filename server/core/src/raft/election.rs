@@ -311,11 +311,11 @@ impl Raft {
     }
 
     /// A leader without its disk, or without a majority, leads no more.
-    pub(super) fn step_down_if_unfit(&mut self, now: Time) {
+    pub(super) fn step_down_if_unfit(&mut self, now: Time, fx: &mut Effects) {
         if !self.has_quorum_contact(now) {
             self.step_down("no contact with a majority for an election timeout", now);
         } else if !self.peers.is_empty() && self.is_disk_hung(now) {
-            self.step_down("its disk has not completed a write for an election timeout", now);
+            self.abdicate("its disk has not completed a write for an election timeout", now, fx);
         }
     }
 }
