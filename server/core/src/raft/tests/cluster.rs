@@ -452,6 +452,7 @@ impl Cluster {
     }
 
     fn take_committed(&mut self, node: NodeId, raft: &mut Raft) {
+        let term_now = raft.term();
         let member = &mut self.members[usize::from(node.0) - 1];
         while let Some(entry) = raft.poll_committed() {
             member.applied += 1;
@@ -460,7 +461,10 @@ impl Cluster {
             let own = (entry.term, entry.payload.to_vec());
             match self.oracle.committed.get(at) {
                 Some(known) => assert_eq!(*known, own, "state machine safety at {}", entry.index),
-                None => self.oracle.committed.push(own),
+                None => {
+                    self.oracle.committed.push(own);
+                    self.oracle.committed_in.push(term_now);
+                }
             }
         }
         while let Some(event) = raft.poll_event() {
@@ -476,10 +480,7 @@ impl Cluster {
             RaftEvent::Elected { term } => {
                 let known = self.oracle.leaders.insert(term, node);
                 assert!(known.is_none(), "election safety: term {term} has {known:?} and {node}");
-                for (at, (term, _)) in self.oracle.committed.iter().enumerate() {
-                    let index = LogIndex(at as u64 + 1);
-                    assert_eq!(raft.log.term_at(index), Some(*term), "leader completeness at {index}");
-                }
+                self.check_completeness(raft);
                 format!("elected in term {term}")
             }
             RaftEvent::Serving { term } => format!("serves in term {term}"),
