@@ -235,6 +235,10 @@ impl Raft {
         if asked.ballot == Ballot::Pre {
             let is_newer = asked.term > self.term;
             let is_granted = is_newer && is_log_new_enough && !insists && !self.is_disk_hung(now);
+            if is_granted {
+                // Whoever says yes lets the other try first, so that slow disks do not split the votes.
+                self.election_at = self.election_at.max(now + self.config.heartbeat);
+            }
             let term = if is_granted { asked.term } else { self.term };
             return self.send_vote_reply(from, asked.ballot, term, is_granted, fx);
         }

@@ -116,6 +116,24 @@ fn crashed_leader_is_replaced_within_milliseconds_whoever_notices_first() {
 }
 
 #[test]
+fn crashed_leader_is_replaced_quickly_although_disks_are_slower_than_the_stagger() {
+    for seed in 0..500 {
+        let mut cluster = Cluster::serving(5, seed);
+        let leader = cluster.serving_leader().unwrap();
+        cluster.faults.duplicate = 1;
+        for node in cluster.nodes() {
+            let slow = Span(cluster.random.below(20_000_000));
+            cluster.member(node.0).disk_delay = slow;
+        }
+        let crashed_at = cluster.now;
+        cluster.crash(leader);
+        cluster.run_until(SECOND, "no new leader", |cluster| cluster.serving_leader().is_some());
+        let took = cluster.now.since(crashed_at);
+        assert!(took < Span::from_ms(150), "seed {seed}: {took}");
+    }
+}
+
+#[test]
 fn leader_that_restarts_at_once_does_not_block_the_cell() {
     let mut cluster = Cluster::serving(3, 3);
     let leader = cluster.serving_leader().unwrap();
