@@ -1,12 +1,12 @@
 //! The Raft node of one cell, pure and sans-io (DESIGN sections 4.1 and 4.2).
 //!
 //! Invariant: an effect that comes out is safe to carry out at once; what depends on the disk waits in
-//! [`durability`] until the disk has confirmed it, and nothing that proves leadership waits for a disk.
-//! This file holds the state and says who deals with what: [`birth`] with who the members are,
-//! [`election`] with terms, votes and roles, [`transfer`] with leaving on purpose, [`replication`] with
-//! entries and what is committed, [`round`] with proofs of leadership. Deliberately absent: clocks, disks,
+//! `durability` until the disk has confirmed it, and nothing that proves leadership waits for a disk.
+//! This file holds the state and says who deals with what: `birth` with who the members are,
+//! `election` with terms, votes and roles, `transfer` with leaving on purpose, `replication` with
+//! entries and what is committed, `round` with proofs of leadership. Deliberately absent: clocks, disks,
 //! sockets, randomness beyond the seed, and what an entry means. Snapshots would move the log's base,
-//! learners and changes of membership would make [`Peer`]s come and go; none of them is here yet.
+//! learners and changes of membership would make `Peer`s come and go; none of them is here yet.
 
 mod birth;
 mod durability;
