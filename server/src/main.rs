@@ -8,10 +8,10 @@ use clap::Parser;
 
 /// A distributed lock and leader-election service.
 #[derive(Debug, Parser)]
-#[command(name = "lockstep", version)]
+#[command(name = "lockstep", version, arg_required_else_help = true, disable_help_subcommand = true)]
 struct Arguments {
     #[command(subcommand)]
-    command: command::ClientCommand,
+    command: command::Command,
 }
 
 fn main() -> ExitCode {

@@ -5,6 +5,7 @@
 
 use crate::cursor::{DecodeError, Decoded, Reader, Writer};
 use crate::limit::{ADDRESS_BYTES_MAX, CREDENTIALS_BYTES_MAX};
+use crate::reply::{DETAIL_BYTES_MAX, put_detail};
 use crate::{ClusterId, Incarnation, NodeId, Status};
 
 /// The protocol versions that this build speaks, first and last.
@@ -98,6 +99,9 @@ impl<'a> Hello<'a> {
         let mut reader = Reader::new(body);
         let protocol_min = reader.u16("protocol_min")?;
         let protocol_max = reader.u16("protocol_max")?;
+        if protocol_max < protocol_min {
+            return Err(DecodeError::Invalid("protocol_max"));
+        }
         let cluster = ClusterId(reader.random("cluster")?);
         let code = reader.u8("role")?;
         let role = match code {
@@ -123,7 +127,7 @@ impl<'a> HelloReply<'a> {
     /// Appends the body.
     pub fn put(&self, out: &mut Vec<u8>) {
         out.put_u8(self.status as u8);
-        out.put_bytes(self.detail.as_bytes());
+        put_detail(self.detail, out);
         out.put_u16(self.protocol);
         out.put_u16(self.node.0);
         out.put(&self.cluster.0);
@@ -138,7 +142,7 @@ impl<'a> HelloReply<'a> {
         let mut reader = Reader::new(body);
         let reply = HelloReply {
             status: Status::from_code(reader.u8("status")?)?,
-            detail: reader.text(crate::reply::DETAIL_BYTES_MAX, "detail")?,
+            detail: reader.text(DETAIL_BYTES_MAX, "detail")?,
             protocol: reader.u16("protocol")?,
             node: NodeId(reader.u16("node")?),
             cluster: ClusterId(reader.random("cluster")?),

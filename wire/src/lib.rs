@@ -5,6 +5,7 @@
 //! of what is carried.
 
 pub mod cursor;
+pub mod entry;
 pub mod frame;
 pub mod hello;
 mod id;
@@ -15,6 +16,8 @@ pub mod reply;
 pub mod request;
 mod rows;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use cursor::{DecodeError, Decoded};
 pub use id::*;

@@ -81,7 +81,7 @@ impl Row<'_> for MemberIncarnation {
 pub struct Manifest<'a> {
     /// The birth.
     pub birth: BirthId,
-    /// Every member, by id.
+    /// Every member, by id, each once.
     pub members: Rows<'a, MemberIncarnation>,
 }
 
@@ -96,8 +96,12 @@ impl<'a> Manifest<'a> {
     pub fn decode(body: &'a [u8]) -> Decoded<Manifest<'a>> {
         let mut reader = Reader::new(body);
         let birth = BirthId(reader.random("birth")?);
-        let members = Rows::read(&mut reader, MEMBERS_MAX, "members")?;
+        let members: Rows<'a, MemberIncarnation> = Rows::read(&mut reader, MEMBERS_MAX, "members")?;
         reader.finish()?;
+        // Members in another order, or one of them twice, would be a second encoding of the same birth.
+        if !members.iter().zip(members.iter().skip(1)).all(|(one, next)| one.node < next.node) {
+            return Err(DecodeError::Invalid("members"));
+        }
         Ok(Manifest { birth, members })
     }
 }
@@ -262,16 +266,25 @@ impl Row<'_> for Beat {
     }
 }
 
-/// Appends the one frame that carries the beats of all cells between two nodes.
+/// Beats in one frame: some turns of a loop give a cell more than one for the same node.
+pub const BEATS_PER_FRAME_MAX: usize = CELLS_MAX * 4;
+
+/// Appends the frame that carries the beats of all cells between two nodes; more than one frame when
+/// they do not fit, and none without a beat.
 pub fn encode_beats(beats: &[Beat], out: &mut Vec<u8>) {
     let head = Head { kind: kind::BEATS, cell: CellId(0), correlation: Correlation(0) };
-    frame::encode(out, head, |out| Rows::Slice(beats).put(out));
+    for beats in beats.chunks(BEATS_PER_FRAME_MAX) {
+        frame::encode(out, head, |out| Rows::Slice(beats).put(out));
+    }
 }
 
 /// Reads the beats out of their frame.
 pub fn decode_beats<'a>(frame: &Frame<'a>) -> Decoded<Rows<'a, Beat>> {
+    if frame.head.kind != kind::BEATS {
+        return Err(DecodeError::UnknownKind(frame.head.kind));
+    }
     let mut reader = Reader::new(frame.body);
-    let beats = Rows::read(&mut reader, CELLS_MAX * 4, "beats")?;
+    let beats = Rows::read(&mut reader, BEATS_PER_FRAME_MAX, "beats")?;
     reader.finish()?;
     Ok(beats)
 }
@@ -479,6 +492,10 @@ impl CellHello {
         let has_birth = reader.bool("has_birth")?;
         let birth = BirthId(reader.random("birth")?);
         let is_born = reader.bool("is_born")?;
+        // Without a birth its field is zero: one value has one encoding.
+        if !has_birth && birth != BirthId::default() {
+            return Err(DecodeError::Invalid("birth"));
+        }
         Ok(CellHello { incarnation, members_hash, birth: has_birth.then_some(birth), is_born })
     }
 }

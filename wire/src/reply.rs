@@ -14,11 +14,22 @@ use crate::limit::{
 use crate::request::{Mode, kind};
 use crate::rows::{Row, Rows};
 use crate::{
-    CellId, Correlation, FencingToken, LogIndex, NodeId, Owner, RequestId, Revision, SessionId, Status, Term,
+    CellId, Correlation, FencingToken, LogIndex, NodeId, Owner, RequestId, Retry, Revision, SessionId,
+    Status, Term,
 };
 
-/// The text of a refusal, in bytes.
+/// The text of a refusal, in bytes; what is longer is cut when it is sent.
 pub const DETAIL_BYTES_MAX: usize = 512;
+
+/// Appends words for a person, cut to what the other side reads. They may quote what came from outside,
+/// and a reply that its receiver refuses would be worse than one that ends early.
+pub(crate) fn put_detail(detail: &str, out: &mut Vec<u8>) {
+    let mut end = detail.len().min(DETAIL_BYTES_MAX);
+    while !detail.is_char_boundary(end) {
+        end -= 1;
+    }
+    out.put_bytes(&detail.as_bytes()[..end]);
+}
 
 /// Why a hold ended (DESIGN section 2, "Reasons").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,11 +101,18 @@ impl<'a> Refusal<'a> {
         Refusal { status, retry_after_ms: 0, leader: NodeId(0), leader_address: "", detail }
     }
 
+    /// Whether a status has the layout of a refusal: exactly those that leave something to retry or that
+    /// say that retrying is of no use.
+    fn is_possible(status: Status) -> bool {
+        status.retry() != Retry::Done
+    }
+
     fn put(&self, out: &mut Vec<u8>) {
+        assert!(Refusal::is_possible(self.status), "{} is not a refusal", self.status.name());
         out.put_u32(self.retry_after_ms);
         out.put_u16(self.leader.0);
         out.put_bytes(self.leader_address.as_bytes());
-        out.put_bytes(self.detail.as_bytes());
+        put_detail(self.detail, out);
     }
 
     fn read(status: Status, reader: &mut Reader<'a>) -> Decoded<Refusal<'a>> {
@@ -128,12 +146,20 @@ pub struct Grant {
 pub struct Attached {
     /// The session.
     pub session: SessionId,
-    /// `OK`, `DENIED` for a wrong nonce, `SESSION_EXPIRED` or `SESSION_UNKNOWN`.
+    /// `OK`; `DENIED` for a wrong nonce; `SESSION_EXPIRED`; `SESSION_UNKNOWN`; `OUTCOME_UNKNOWN` for one
+    /// whose end is on its way.
     pub status: Status,
     /// What it believes from the send of the attach on, in ms; with `OK`.
     pub ttl_ms: u32,
     /// The lowest request id it has not used; with `OK`.
     pub next_request_id: RequestId,
+}
+
+impl Attached {
+    /// A session that was not attached.
+    pub fn refused(session: SessionId, status: Status) -> Attached {
+        Attached { session, status, ttl_ms: 0, next_request_id: RequestId(0) }
+    }
 }
 
 /// One session's answer to a keep-alive.
@@ -303,7 +329,7 @@ pub enum Reply<'a> {
     },
     /// What became of each attach.
     Attached(Rows<'a, Attached>),
-    /// What became of each keep-alive.
+    /// What became of each keep-alive; a session whose end is on its way has no row.
     KeptAlive(Rows<'a, KeptAlive>),
     /// The session has ended.
     Closed {

@@ -1,7 +1,8 @@
 //! What a client asks of a cell (DESIGN section 3).
 //!
-//! Invariant: kinds are numbered once; the gaps are the places of the calls that come later. A decoded
-//! request is within every hard limit; whether the cell's own limits allow it is decided by the cell.
+//! Invariant: kinds are numbered once; the gaps are the places of the calls that come later. In a decoded
+//! request every size is within its hard limit. Deliberately absent: whether a name is well formed, whether a
+//! time is within its bounds, and what the cell's own limits allow; the cell answers those in words.
 
 use crate::cursor::{DecodeError, Decoded, Reader, Writer};
 use crate::frame::{self, Frame, Head};
@@ -139,13 +140,13 @@ pub struct Mutation<'a> {
 }
 
 impl<'a> Mutation<'a> {
-    fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.put_u64(self.session.0);
         out.put_u64(self.request_id.0);
         self.seen.put(out);
     }
 
-    fn read(reader: &mut Reader<'a>) -> Decoded<Mutation<'a>> {
+    pub(crate) fn read(reader: &mut Reader<'a>) -> Decoded<Mutation<'a>> {
         Ok(Mutation {
             session: SessionId(reader.u64("session")?),
             request_id: RequestId(reader.u64("request_id")?),

@@ -1,14 +1,19 @@
-//! The commands that speak to a running cluster.
+//! The subcommands, one file each: those that are servers, and those that speak to a running cluster.
 //!
 //! Invariant: data goes to standard output, everything else to standard error; each way to fail has its own exit code, so
 //! that scripts need not read texts. Deliberately absent: protocol; that is the client crate's.
 
 mod check;
 mod child;
+mod dev;
+mod format;
 mod get;
 mod lock;
+mod log_lines;
 mod reexec;
+mod serve;
 mod status;
+mod stop;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,7 +30,7 @@ pub(crate) mod exit {
     pub(crate) const STALE: u8 = 1;
     /// No member of the cluster could be reached, or none knew a leader in time.
     pub(crate) const NO_CLUSTER: u8 = 69;
-    /// The cluster refused, or what became of it is not known.
+    /// The cluster refused, or what became of it is not known; a server could not start or go on.
     pub(crate) const FAILED: u8 = 70;
     /// The lock was not granted: held by somebody else for as long as was waited.
     pub(crate) const NOT_ACQUIRED: u8 = 75;
@@ -37,29 +42,35 @@ pub(crate) mod exit {
     pub(crate) const NOT_FOUND: u8 = 127;
 }
 
-/// Commands for a running cluster. What help says of each stands with its arguments.
+/// What help says of each stands with its arguments.
 #[derive(Debug, Subcommand)]
-pub(crate) enum ClientCommand {
+pub(crate) enum Command {
+    Dev(dev::DevArgs),
     Lock(lock::LockArgs),
     Get(get::GetArgs),
     Check(check::CheckArgs),
     Status(status::StatusArgs),
+    Format(format::FormatArgs),
+    Serve(serve::ServeArgs),
     #[command(hide = true)]
     ExecUnder(reexec::ExecUnderArgs),
     #[command(hide = true)]
     GiveTerminal(reexec::GiveTerminalArgs),
 }
 
-impl ClientCommand {
+impl Command {
     /// Runs the command to its end.
     pub(crate) fn run(self) -> ExitCode {
         let code = match self {
-            ClientCommand::Lock(args) => on_this_thread(lock::run(args)),
-            ClientCommand::Get(args) => on_this_thread(get::run(args)),
-            ClientCommand::Check(args) => on_this_thread(check::run(args)),
-            ClientCommand::Status(args) => on_this_thread(status::run(args)),
-            ClientCommand::ExecUnder(args) => reexec::exec_under(&args),
-            ClientCommand::GiveTerminal(args) => reexec::give_terminal(&args),
+            Command::Dev(args) => serving(dev::run(&args)),
+            Command::Format(args) => serving(format::run(&args)),
+            Command::Serve(args) => serving(serve::run(&args)),
+            Command::Lock(args) => on_this_thread(lock::run(args)),
+            Command::Get(args) => on_this_thread(get::run(args)),
+            Command::Check(args) => on_this_thread(check::run(args)),
+            Command::Status(args) => on_this_thread(status::run(args)),
+            Command::ExecUnder(args) => reexec::exec_under(&args),
+            Command::GiveTerminal(args) => reexec::give_terminal(&args),
         };
         ExitCode::from(code)
     }
@@ -87,6 +98,17 @@ impl Cluster {
         let mut config = Config::new(self.endpoints.iter().map(|endpoint| endpoint.trim()));
         config.call_timeout = self.timeout;
         Client::connect(config).await
+    }
+}
+
+/// What a server ends with: why, if not in order.
+fn serving(outcome: anyhow::Result<()>) -> u8 {
+    match outcome {
+        Ok(()) => 0,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            exit::FAILED
+        }
     }
 }
 

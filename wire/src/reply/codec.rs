@@ -154,6 +154,9 @@ impl<'a> Reply<'a> {
     }
 
     /// Appends the whole frame of a reply to a request of kind `asked`.
+    ///
+    /// # Panics
+    /// When a refusal has a status that is not one.
     pub fn encode(&self, asked: u16, cell: CellId, correlation: Correlation, out: &mut Vec<u8>) {
         frame::encode(out, Head { kind: asked | kind::REPLY, cell, correlation }, |out| {
             out.put_u8(self.status() as u8);
@@ -205,13 +208,16 @@ impl<'a> Reply<'a> {
     }
 
     /// Reads a reply out of its frame.
+    ///
+    /// A refusal is read whatever was asked, for a node may refuse a call that this build does not know.
+    /// The reply to a Hello has a layout of its own: [`crate::hello::HelloReply`].
     pub fn decode(frame: &Frame<'a>) -> Decoded<Reply<'a>> {
-        let mut reader = Reader::new(frame.body);
-        let status = Status::from_code(reader.u8("status")?)?;
         let asked = frame.head.kind & !kind::REPLY;
-        if frame.head.kind & kind::REPLY == 0 {
+        if asked == frame.head.kind || asked == kind::HELLO {
             return Err(DecodeError::UnknownKind(frame.head.kind));
         }
+        let mut reader = Reader::new(frame.body);
+        let status = Status::from_code(reader.u8("status")?)?;
         let reply = match (status, asked) {
             (Status::Ok, asked) => Reply::read_ok(asked, &mut reader)?,
             (Status::Queued, kind::ACQUIRE) => Reply::Queued { position: reader.u32("position")? },
@@ -225,14 +231,11 @@ impl<'a> Reply<'a> {
                 token: FencingToken(reader.u64("token")?),
                 reason: EndReason::read(&mut reader)?,
             },
-            (Status::StaleToken, _) => Reply::StaleToken,
-            (
-                Status::Queued | Status::TimedOut | Status::Cancelled | Status::AlreadyHeld | Status::Lost,
-                _,
-            ) => {
-                return Err(DecodeError::Invalid("status"));
+            (Status::StaleToken, kind::RELEASE) => Reply::StaleToken,
+            (status, _) if Refusal::is_possible(status) => {
+                Reply::Refused(Refusal::read(status, &mut reader)?)
             }
-            (status, _) => Reply::Refused(Refusal::read(status, &mut reader)?),
+            _ => return Err(DecodeError::Invalid("status")),
         };
         reader.finish()?;
         Ok(reply)
@@ -384,6 +387,9 @@ impl<'a> Event<'a> {
 
     /// Reads an event out of its frame.
     pub fn decode(frame: &Frame<'a>) -> Decoded<Event<'a>> {
+        if frame.head.kind != kind::EVENT {
+            return Err(DecodeError::UnknownKind(frame.head.kind));
+        }
         let mut reader = Reader::new(frame.body);
         let event = match reader.u8("event")? {
             1 => Event::HoldEnded {
