@@ -10,7 +10,7 @@ use lockstep_server::dev::{DevCluster, Shape};
 
 use super::{log_lines, stop};
 
-/// Runs a whole cluster in this process, to develop against or to try things out.
+/// Run a whole cluster in this process, to develop against or to try things out.
 #[derive(Debug, Args)]
 pub(crate) struct DevArgs {
     /// Replicas of each cell: 1, 3, 5 or 7

@@ -7,7 +7,7 @@ use clap::Args;
 use lockstep_server::format::{Format, format, random_cluster};
 use lockstep_wire::{ClusterId, NodeId};
 
-/// Prepares a data directory for a node; once, before its first `serve`.
+/// Prepare a data directory for a node; once, before its first `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct FormatArgs {
     /// The directory to prepare, on the disk that is to hold the log; made if it is not there

@@ -8,7 +8,7 @@ use lockstep_server::{Node, Ports, config};
 
 use super::{log_lines, stop};
 
-/// Runs one node of a cluster.
+/// Run one node of a cluster.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// The configuration file; see docs/OPERATIONS.md
