@@ -38,6 +38,7 @@ const _: () = assert!(SESSIONS_PER_CONNECTION_MAX as usize <= SESSIONS_MAX);
 
 /// Whom to load, and with how many.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Options {
     /// The members of the cluster, as host:port.
     #[arg(long, env = "LOCKSTEP_ENDPOINTS", required = true, value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lockstep::dev::{DevCluster, Shape};
+use lockstep_server::dev::{DevCluster, Shape};
 use serde_json::Value;
 
 fn loadgen(endpoints: &str, more: &[&str]) -> Output {
@@ -24,7 +24,7 @@ fn report(output: &Output) -> Value {
 }
 
 fn stop(cluster: DevCluster) {
-    for stopper in cluster.nodes.iter().map(lockstep::Node::stopper) {
+    for stopper in cluster.nodes.iter().map(lockstep_server::Node::stopper) {
         stopper.stop();
     }
     for node in cluster.nodes {

@@ -34,6 +34,7 @@ const REST_MS: u64 = 10;
 
 /// The options of the profile.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Options {
     /// Whom to load, and with how many.
     #[command(flatten)]
