@@ -33,8 +33,8 @@ const LOOK_MS: u64 = 5;
 /// What people see of the clients.
 const CLIENT_ID: &str = "loadgen";
 /// Sessions on one connection.
-const SESSIONS_PER_CONNECTION_MAX: i64 = 4_096;
-const _: () = assert!(SESSIONS_PER_CONNECTION_MAX as usize <= SESSIONS_MAX);
+const SESSIONS_PER_CONNECTION_MAX: u16 = 4_096;
+const _: () = assert!((u16::MAX as usize) < SESSIONS_MAX, "a core takes as many");
 
 /// Whom to load, and with how many.
 #[derive(Clone, Debug, clap::Args)]
@@ -47,7 +47,7 @@ pub struct Options {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub clients: u32,
     /// How many clients share a connection.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=SESSIONS_PER_CONNECTION_MAX))]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(SESSIONS_PER_CONNECTION_MAX)))]
     pub sessions_per_connection: u32,
     /// How long the load is measured, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]

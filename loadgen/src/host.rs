@@ -48,9 +48,9 @@ fn missing_files(executors: u64, connections: u64, limit: Option<u64>) -> Option
 pub(crate) fn no_executor(error: &str, memlock_bytes: Option<u64>) -> String {
     let memlock = memlock_bytes.map_or("unlimited".to_owned(), |bytes| format!("{} KiB", bytes / 1024));
     format!(
-        "no executor can be started here ({error}): each needs io_uring (Linux 5.8 or later, not forbidden by the sysctl \
+        "no executor can be started here: each needs io_uring (Linux 5.8 or later, not forbidden by the sysctl \
          kernel.io_uring_disabled or by a container's seccomp profile) and at least 512 KiB of locked memory \
-         (`ulimit -l`, now {memlock})"
+         (`ulimit -l`, now {memlock}); what failed was: {error}"
     )
 }
 

@@ -32,9 +32,19 @@ enum Profile {
     },
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
     let Profile::Pairs { options, json } = Arguments::parse().profile;
-    let report = pairs::run(&options)?;
+    match run(&options, json) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("lockstep-loadgen: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &pairs::Options, json: bool) -> anyhow::Result<ExitCode> {
+    let report = pairs::run(options)?;
     if json {
         println!("{}", serde_json::to_string_pretty(&report).context("JSON")?);
     } else {
