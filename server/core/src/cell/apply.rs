@@ -236,7 +236,7 @@ impl Cell {
 }
 
 /// Puts an answer of the table into a reply.
-fn answer_with(cell: &Cell, call: Call, answer: Answer, fx: &mut Effects) {
+pub(super) fn answer_with(cell: &Cell, call: Call, answer: Answer, fx: &mut Effects) {
     let reply = match answer {
         Answer::Granted(grant) => Reply::Granted(grant),
         Answer::Queued { position } => Reply::Queued { position },
