@@ -13,8 +13,8 @@ use lockstep_wire::peer::{Ballot, PeerMessage, kind as peer_kind};
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Mutation, Request, SessionProof, kind};
 use lockstep_wire::{
-    CellId, ClusterId, Correlation, FencingToken, Incarnation, LogIndex, NodeId, Nonce, Owner, RequestId, Rows,
-    SessionId, Status, Term,
+    CellId, ClusterId, Correlation, FencingToken, Incarnation, LogIndex, NodeId, Nonce, Owner, RequestId,
+    Rows, SessionId, Status, Term,
 };
 
 use crate::cluster::{Cluster, Known};
@@ -32,8 +32,10 @@ const PATIENT: &str = "timing.election_ms_min = 5000\ntiming.election_ms_max = 6
 fn patient_cluster() -> (Cluster, usize) {
     let mut cluster = Cluster::format(3, 1, PATIENT);
     cluster.start_all();
-    let leader = cluster.leader(CELL);
-    (cluster, leader)
+    // Whoever answers a read has its first entry behind it.
+    drop(leader(&cluster.endpoints(), CELL, PATIENCE));
+    let leading = cluster.leader(CELL);
+    (cluster, leading)
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -152,12 +154,12 @@ fn bad_lines(complained: &str) -> usize {
 fn bytes_that_are_no_hello_close_the_connection_and_disturb_nobody() {
     let (mut cluster, leader) = patient_cluster();
     let before = log_of(&cluster, leader);
-    let ports: Vec<SocketAddr> =
-        cluster.places.iter().flat_map(|place| [place.client, place.peer]).collect();
+    let ports: Vec<SocketAddr> = cluster.places.iter().flat_map(|place| [place.client, place.peer]).collect();
     let began = Instant::now();
     beside_a_good_client(&cluster, leader, || {
         let half = hello(CELL, ClusterId::default(), Role::Client);
-        let slow: [(&str, &[u8]); 3] = [("silence", b""), ("one byte", &half[..1]), ("half a frame", &half[..30])];
+        let slow: [(&str, &[u8]); 3] =
+            [("silence", b""), ("one byte", &half[..1]), ("half a frame", &half[..30])];
         let mut slow: Vec<(String, TcpStream)> = ports
             .iter()
             .flat_map(|port| slow.map(|(what, bytes)| (format!("{what} on {port}"), *port, bytes)))
@@ -229,7 +231,11 @@ fn thousands_of_silent_connections_cost_no_memory_and_nobody_waits() {
         let began = Instant::now();
         for stream in &mut silent {
             let left = SILENCE_MAX.saturating_sub(began.elapsed());
-            assert!(time_until_closed(stream, left).is_some(), "silent for {:?} and not closed", began.elapsed());
+            assert!(
+                time_until_closed(stream, left).is_some(),
+                "silent for {:?} and not closed",
+                began.elapsed()
+            );
         }
     });
     cluster.processes[leader] = Some(process);
@@ -319,18 +325,16 @@ fn bad_frames_between_members_close_the_connection_and_strangers_have_no_vote() 
         for (what, bytes) in &bad {
             let mut stream = as_member(&cluster, to, 9);
             stream.write_all(bytes).expect("the kernel takes it");
-            assert!(time_until_closed(&mut stream, Duration::from_secs(2)).is_some(), "{what} is not refused");
+            assert!(
+                time_until_closed(&mut stream, Duration::from_secs(2)).is_some(),
+                "{what} is not refused"
+            );
         }
         // Well formed, from somebody who is no member: read and not acted upon.
         let mut stream = as_member(&cluster, to, 9);
         let (last_index, last_term) = (LogIndex(1 << 40), Term(1 << 40));
         for message in [
-            PeerMessage::Vote {
-                ballot: Ballot::Real,
-                term: Term(1 << 40),
-                last_index,
-                last_term,
-            },
+            PeerMessage::Vote { ballot: Ballot::Real, term: Term(1 << 40), last_index, last_term },
             PeerMessage::TakeOver { term: Term(before.term) },
         ] {
             for cell in [CELL, CellId(63)] {
@@ -508,9 +512,12 @@ fn requests_that_cannot_be_are_refused_and_nothing_enters_the_log() {
         ("a lock-delay of 49 days", Request::Acquire(Acquire { lock_delay_ms: u32::MAX, ..good })),
         ("permits", Request::Acquire(Acquire { permits: 5, ..good })),
         ("an empty client id", open("", 10_000)),
-        ("a release of a relative name", release("job", 1)),
+        ("a release of a relative name", release("job", 7)),
         ("a release under request id 0", release("/ls/bad/x", 0)),
-        ("a cancel under request id 0", Request::Cancel { mutation: mutation(session, 0), acquire_id: RequestId(1) }),
+        (
+            "a cancel under request id 0",
+            Request::Cancel { mutation: mutation(session, 0), acquire_id: RequestId(1) },
+        ),
         ("a read of a relative name", Request::GetLock { name: "job" }),
         ("a check of an empty name", Request::CheckToken { name: "", token: FencingToken(1), session }),
         ("another's session", Request::CloseSession { session: SessionId(1) }),
