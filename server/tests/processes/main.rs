@@ -6,6 +6,7 @@
 //! simulator's.
 
 mod cluster;
+mod commands;
 mod connection;
 mod damage;
 mod failover;

@@ -111,8 +111,8 @@ fn stopped_leader(nodes: u16) {
     let mut client = ByHand::open(&mut to_old, 1);
     let old_token = client.granted(&mut to_old, NAME);
 
-    cluster.process(old).signal(Signal::STOP);
     let stopped = Instant::now();
+    cluster.process(old).stand_still();
     // These lie in the stopped process's sockets, from before there was another leader.
     let mut sent = ask_everything(&mut to_old, &mut client, "/ls/pause/early").expect("the kernel takes it");
     let others: Vec<usize> = (0..usize::from(nodes)).filter(|at| *at != old).collect();
@@ -175,7 +175,7 @@ fn a_leader_that_stood_still_for_a_moment_goes_on() {
     let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
     let mut client = ByHand::open(&mut connection, 1);
     let token = client.granted(&mut connection, NAME);
-    cluster.process(old).signal(Signal::STOP);
+    cluster.process(old).stand_still();
     std::thread::sleep(Duration::from_millis(150));
     cluster.process(old).signal(Signal::CONT);
     let answer = connection.call(&Request::CheckToken { name: NAME, token, session: client.session });

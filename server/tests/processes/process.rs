@@ -45,6 +45,21 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("a process of ours takes a signal");
     }
 
+    /// Stops it, and waits until none of its threads runs any more.
+    pub(crate) fn stand_still(&self) {
+        self.signal(Signal::STOP);
+        crate::until("every thread stands still", crate::PATIENCE, || self.is_standing_still().then_some(()));
+    }
+
+    fn is_standing_still(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it has threads");
+        tasks.filter_map(Result::ok).all(|task| {
+            // A thread that is gone meanwhile does not run either.
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('T'))
+        })
+    }
+
     /// Ends it as a loss of power would, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a process of ours can be killed");

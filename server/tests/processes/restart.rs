@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_wire::CellId;
+use rustix::process::Signal;
 
 use crate::connection::{Connection, leader};
 use crate::process::Process;
@@ -115,4 +116,25 @@ fn a_grant_survives_a_kill_right_after_its_acknowledgement() {
         worker.one(&mut connection).expect("the cell grants");
         process.kill();
     }
+}
+
+#[test]
+fn a_cluster_that_is_told_to_stop_ends_well_and_comes_back() {
+    let directory = directory();
+    let data = directory.path().join("cluster");
+    let mut worker = Worker::new(CELL, "/ls/stop/worker");
+    for signal in [Signal::TERM, Signal::INT] {
+        let (mut process, endpoints) = start_dev(&data, &["--replicas", "3"]);
+        let mut connection = leader(&endpoints, CELL, PATIENCE);
+        worker.begin(&mut connection).expect("the session is there");
+        worker.verify(&mut connection);
+        for _ in 0..10 {
+            worker.one(&mut connection).expect("the cell grants");
+        }
+        process.signal(signal);
+        let status = process.wait(Duration::from_secs(5)).expect("it ends");
+        assert!(status.success(), "{status}: {}", process.complained());
+    }
+    let (_process, endpoints) = start_dev(&data, &["--replicas", "3"]);
+    worker.verify(&mut leader(&endpoints, CELL, PATIENCE));
 }
