@@ -286,7 +286,7 @@ fn note_ending(table: &Table, command: &Command<'_>, ending: &mut VecDeque<(Sess
 }
 
 /// Puts an answer of the table into a reply.
-fn answer_with(cell: &Cell, call: Call, answer: Answer, fx: &mut Effects) {
+pub(super) fn answer_with(cell: &Cell, call: Call, answer: Answer, fx: &mut Effects) {
     let reply = match answer {
         Answer::Granted(grant) => Reply::Granted(grant),
         Answer::Queued { position } => Reply::Queued { position },

@@ -10,6 +10,7 @@ use lockstep_wire::reply::{EndReason, Refusal, Reply};
 use lockstep_wire::request::{Acquire, Mutation, Request, SessionProof, kind};
 use lockstep_wire::{Correlation, DecodeError, LogIndex, Name, RoundId, Rows, SessionId, Status};
 
+use super::apply::answer_with;
 use super::calls::{Call, Proposed};
 use super::question::Question;
 use super::{Cell, view};
@@ -80,6 +81,9 @@ impl Cell {
                 self.on_mutation(call, mutation, Admission::Frees, &command, now, fx);
             }
             Request::Release { mutation, acquire_id, name, token } => {
+                if let Err(error) = Name::parse(name) {
+                    return self.refuse(call, Status::Invalid, &format!("name: {error}"), fx);
+                }
                 let command =
                     Command::Release { mutation: *mutation, acquire_id: *acquire_id, name, token: *token };
                 self.on_mutation(call, mutation, Admission::Frees, &command, now, fx);
@@ -178,6 +182,11 @@ impl Cell {
             Admission::Takes => BACKLOG_MAX,
             Admission::Opens => BACKLOG_MAX / 2,
         };
+        // What cannot be is answered without an entry that every replica would have to keep.
+        if let Some(objection) = self.table.objection(command) {
+            answer_with(self, call, objection, fx);
+            return None;
+        }
         if self.is_stopping {
             self.refuse(call, Status::ShuttingDown, "this node is stopping; ask another member", fx);
             return None;
