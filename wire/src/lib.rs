@@ -5,6 +5,7 @@
 //! of what is carried.
 
 pub mod cursor;
+pub mod entry;
 pub mod frame;
 pub mod hello;
 mod id;

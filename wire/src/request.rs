@@ -140,13 +140,13 @@ pub struct Mutation<'a> {
 }
 
 impl<'a> Mutation<'a> {
-    fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.put_u64(self.session.0);
         out.put_u64(self.request_id.0);
         self.seen.put(out);
     }
 
-    fn read(reader: &mut Reader<'a>) -> Decoded<Mutation<'a>> {
+    pub(crate) fn read(reader: &mut Reader<'a>) -> Decoded<Mutation<'a>> {
         Ok(Mutation {
             session: SessionId(reader.u64("session")?),
             request_id: RequestId(reader.u64("request_id")?),

@@ -5,6 +5,7 @@
 
 mod effect;
 mod input;
+pub mod table;
 mod time;
 
 pub use effect::{

@@ -1,0 +1,405 @@
+//! The table itself: its records, its indexes, and the steps that keep records, indexes and digest together.
+//!
+//! Invariant: every change of the replicated state goes through a step of this file, and each step keeps the
+//! digest. Deliberately absent: which step a command takes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use lockstep_wire::request::Mode;
+use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, Owner, RequestId, SessionId};
+
+use super::chain::{Chain, Links};
+use super::digest::{self, Digest, Fact};
+use super::limits::Limits;
+use super::record::{
+    Claim, ClaimState, Hold, HoldSlot, Kept, Lock, LockSlot, Session, SessionSlot, Wait, WaitSlot,
+};
+use super::slab::Slab;
+
+/// The replicated state of one cell.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub(crate) epoch: Epoch,
+    pub(crate) limits: Limits,
+    pub(crate) applied: LogIndex,
+    pub(crate) sessions: Slab<SessionSlot, Session>,
+    pub(crate) sessions_by_id: BTreeMap<SessionId, SessionSlot>,
+    /// Live sessions only.
+    pub(crate) sessions_by_nonce: BTreeMap<Nonce, SessionSlot>,
+    pub(crate) locks: Slab<LockSlot, Lock>,
+    pub(crate) locks_by_name: BTreeMap<Arc<str>, LockSlot>,
+    pub(crate) holds: Slab<HoldSlot, Hold>,
+    pub(crate) waits: Slab<WaitSlot, Wait>,
+    /// Ended sessions that still have records, first ended first.
+    pub(crate) reap_queue: VecDeque<SessionSlot>,
+    reap_places: u64,
+    /// Locks whose promotion must continue, by place.
+    pub(crate) marks: BTreeMap<u64, LockSlot>,
+    mark_places: u64,
+    digest: Digest,
+}
+
+/// An acquire that is about to hold or to wait.
+pub(crate) struct Candidate {
+    pub(crate) session: SessionSlot,
+    pub(crate) lock: LockSlot,
+    pub(crate) owner: Owner,
+    pub(crate) acquire_id: RequestId,
+    pub(crate) content: u64,
+    pub(crate) mode: Mode,
+    pub(crate) data: Box<[u8]>,
+    pub(crate) data_hash: u64,
+}
+
+impl Table {
+    /// The state before the first entry.
+    ///
+    /// # Panics
+    /// When the limits contradict each other.
+    pub fn new(epoch: Epoch, limits: Limits) -> Table {
+        limits.assert_coherent();
+        let mut table = Table {
+            epoch,
+            limits,
+            applied: LogIndex(0),
+            sessions: Slab::new(),
+            sessions_by_id: BTreeMap::new(),
+            sessions_by_nonce: BTreeMap::new(),
+            locks: Slab::new(),
+            locks_by_name: BTreeMap::new(),
+            holds: Slab::new(),
+            waits: Slab::new(),
+            reap_queue: VecDeque::new(),
+            reap_places: 0,
+            marks: BTreeMap::new(),
+            mark_places: 0,
+            digest: Digest::default(),
+        };
+        table.digest.add(table.cell_fact());
+        table
+    }
+
+    /// The last entry that was applied.
+    pub fn applied(&self) -> LogIndex {
+        self.applied
+    }
+
+    /// The epoch that tokens and session ids carry.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The limits that requests are held against.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The digest of the replicated state; compared between replicas at the same applied index.
+    pub fn digest(&self) -> u64 {
+        self.digest.value()
+    }
+
+    /// How many session records there are, ended ones that are not reaped yet among them.
+    pub fn sessions_len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many lock records there are.
+    pub fn locks_len(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Whether a `Reap` entry has something to do.
+    pub fn needs_reaping(&self) -> bool {
+        !self.reap_queue.is_empty() || !self.marks.is_empty()
+    }
+
+    /// The token of what the entry that is being applied grants.
+    pub(crate) fn token(&self) -> FencingToken {
+        FencingToken(self.epoch.with(self.applied))
+    }
+
+    pub(crate) fn is_live(&self, session: SessionSlot) -> bool {
+        self.sessions[session].is_live()
+    }
+
+    fn cell_fact(&self) -> u64 {
+        let limits = digest::fact(Fact::Cell, &self.limits.words());
+        let words = [u64::from(self.epoch.0), limits, self.reap_places, self.mark_places];
+        digest::fact(Fact::Cell, &words)
+    }
+
+    /// Changes what the session's own fact is about.
+    fn change_session(&mut self, slot: SessionSlot, change: impl FnOnce(&mut Session)) {
+        let session = &mut self.sessions[slot];
+        self.digest.remove(session.fact());
+        change(session);
+        self.digest.add(session.fact());
+    }
+
+    pub(crate) fn add_session(&mut self, session: Session) {
+        self.digest.add(session.fact());
+        let (id, nonce) = (session.id, session.nonce);
+        let slot = self.sessions.insert(session);
+        self.sessions_by_id.insert(id, slot);
+        self.sessions_by_nonce.insert(nonce, slot);
+    }
+
+    pub(crate) fn end_session(&mut self, slot: SessionSlot, reason: lockstep_wire::reply::EndReason) {
+        self.digest.remove(self.cell_fact());
+        self.reap_places += 1;
+        self.digest.add(self.cell_fact());
+        let place = self.reap_places;
+        self.change_session(slot, |session| {
+            session.ended = Some(reason);
+            session.reap_place = place;
+        });
+        self.sessions_by_nonce.remove(&self.sessions[slot].nonce);
+        self.reap_queue.push_back(slot);
+    }
+
+    /// Takes away the first session of the reap queue.
+    ///
+    /// # Panics
+    /// When it still holds or waits.
+    pub(crate) fn delete_first_ended(&mut self) {
+        let slot = self.reap_queue.pop_front().expect("a session waits to be reaped");
+        let session = self.sessions.remove(slot);
+        assert!(session.claims.is_empty(), "a session is deleted when nothing of it is left");
+        self.sessions_by_id.remove(&session.id);
+        self.digest.remove(session.fact());
+        session.gaps.iter().for_each(|gap| self.digest.remove(session.gap_fact(*gap)));
+        session.kept.iter().for_each(|kept| self.digest.remove(session.kept_fact(kept)));
+    }
+
+    pub(crate) fn set_highest(&mut self, slot: SessionSlot, highest: RequestId) {
+        self.change_session(slot, |session| session.highest = highest);
+    }
+
+    pub(crate) fn add_gap(&mut self, slot: SessionSlot, gap: RequestId) {
+        let session = &mut self.sessions[slot];
+        self.digest.add(session.gap_fact(gap));
+        let at = session.gaps.partition_point(|other| *other < gap);
+        session.gaps.insert(at, gap);
+    }
+
+    /// Closes a gap, if it is one.
+    pub(crate) fn close_gap(&mut self, slot: SessionSlot, gap: RequestId) {
+        let session = &mut self.sessions[slot];
+        if let Ok(at) = session.gaps.binary_search(&gap) {
+            session.gaps.remove(at);
+            self.digest.remove(session.gap_fact(gap));
+        }
+    }
+
+    pub(crate) fn keep(&mut self, slot: SessionSlot, kept: Kept) {
+        let session = &mut self.sessions[slot];
+        self.digest.add(session.kept_fact(&kept));
+        let at = session.kept.partition_point(|other| other.id < kept.id);
+        session.kept.insert(at, kept);
+    }
+
+    /// The client has seen the final answer to this request: forgets it, or notes it at the hold.
+    pub(crate) fn mark_seen(&mut self, slot: SessionSlot, id: RequestId) {
+        let session = &mut self.sessions[slot];
+        if let Ok(at) = session.kept.binary_search_by_key(&id, |kept| kept.id) {
+            let kept = session.kept.remove(at);
+            self.digest.remove(session.kept_fact(&kept));
+            return;
+        }
+        let Ok(at) = session.claims.binary_search_by_key(&id, |claim| claim.id) else { return };
+        let claim = &mut session.claims[at];
+        if let ClaimState::Holds { hold: hold_slot, is_seen: false } = claim.state {
+            let hold = &self.holds[hold_slot];
+            let name_hash = self.locks[hold.lock].name_hash;
+            self.digest.remove(hold.claim_fact(session.id, name_hash, claim, false));
+            self.digest.add(hold.claim_fact(session.id, name_hash, claim, true));
+            claim.state = ClaimState::Holds { hold: hold_slot, is_seen: true };
+            session.unseen -= 1;
+        }
+    }
+
+    pub(crate) fn add_lock(&mut self, name: &str, name_hash: u64) -> LockSlot {
+        let name: Arc<str> = Arc::from(name);
+        let slot = self.locks.insert(Lock {
+            name: Arc::clone(&name),
+            name_hash,
+            holds: Chain::new(),
+            waits: Chain::new(),
+            mark: None,
+        });
+        self.locks_by_name.insert(name, slot);
+        slot
+    }
+
+    /// Deletes a lock that nobody holds or waits for.
+    pub(crate) fn delete_if_empty(&mut self, slot: LockSlot) {
+        if self.locks[slot].is_empty() {
+            self.clear_mark(slot);
+            let lock = self.locks.remove(slot);
+            self.locks_by_name.remove(&*lock.name);
+        }
+    }
+
+    /// Marks that a lock's promotion must continue, at the end of the marks unless it has one.
+    pub(crate) fn set_mark(&mut self, slot: LockSlot) {
+        if self.locks[slot].mark.is_some() {
+            return;
+        }
+        self.digest.remove(self.cell_fact());
+        self.mark_places += 1;
+        self.digest.add(self.cell_fact());
+        let place = self.mark_places;
+        self.locks[slot].mark = Some(place);
+        self.digest.add(self.locks[slot].mark_fact(place));
+        self.marks.insert(place, slot);
+    }
+
+    pub(crate) fn clear_mark(&mut self, slot: LockSlot) {
+        if let Some(place) = self.locks[slot].mark.take() {
+            self.digest.remove(self.locks[slot].mark_fact(place));
+            self.marks.remove(&place);
+        }
+    }
+
+    pub(crate) fn add_hold(
+        &mut self,
+        candidate: Candidate,
+        token: FencingToken,
+        fence: FencingToken,
+    ) -> HoldSlot {
+        let Candidate { session, lock, owner, acquire_id, content, mode, data, data_hash } = candidate;
+        let links = Links::none();
+        let hold = Hold {
+            session,
+            lock,
+            owner,
+            mode,
+            token,
+            fence,
+            data,
+            data_hash,
+            acquire_id,
+            acquires: 0,
+            links,
+        };
+        self.digest.add(hold.fact(self.sessions[session].id, self.locks[lock].name_hash));
+        let slot = self.holds.insert(hold);
+        self.locks[lock].holds.push(&mut self.holds, slot);
+        self.join_hold(slot, acquire_id, content);
+        slot
+    }
+
+    /// Adds an acquire to a hold.
+    pub(crate) fn join_hold(&mut self, slot: HoldSlot, acquire_id: RequestId, content: u64) {
+        let hold = &mut self.holds[slot];
+        hold.acquires += 1;
+        hold.acquire_id = hold.acquire_id.min(acquire_id);
+        let state = ClaimState::Holds { hold: slot, is_seen: false };
+        let claim = Claim { id: acquire_id, content, state };
+        let session = &mut self.sessions[hold.session];
+        session.unseen += 1;
+        insert_claim(&mut session.claims, claim);
+        self.digest.add(hold.claim_fact(session.id, self.locks[hold.lock].name_hash, &claim, false));
+    }
+
+    /// Takes an acquire out of its hold, which stays even if it was the last; tells whether its grant was seen.
+    pub(crate) fn leave_hold(&mut self, session: SessionSlot, acquire_id: RequestId) -> (Claim, bool) {
+        let session = &mut self.sessions[session];
+        let claim = take_claim(&mut session.claims, acquire_id);
+        let ClaimState::Holds { hold: slot, is_seen } = claim.state else {
+            panic!("acquire {acquire_id} waits and does not hold");
+        };
+        session.unseen -= usize::from(!is_seen);
+        let hold = &mut self.holds[slot];
+        hold.acquires -= 1;
+        self.digest.remove(hold.claim_fact(session.id, self.locks[hold.lock].name_hash, &claim, is_seen));
+        if hold.acquire_id == acquire_id && hold.acquires > 0 {
+            let is_of_hold =
+                |other: &&Claim| matches!(other.state, ClaimState::Holds { hold, .. } if hold == slot);
+            hold.acquire_id = session.claims.iter().find(is_of_hold).expect("an acquire is left").id;
+        }
+        (claim, is_seen)
+    }
+
+    /// Takes away a hold that no acquire is in.
+    pub(crate) fn remove_hold(&mut self, slot: HoldSlot) -> Hold {
+        let lock = self.holds[slot].lock;
+        self.locks[lock].holds.unlink(&mut self.holds, slot);
+        let hold = self.holds.remove(slot);
+        assert_eq!(hold.acquires, 0, "a hold ends with its last acquire");
+        self.digest.remove(hold.fact(self.sessions[hold.session].id, self.locks[lock].name_hash));
+        hold
+    }
+
+    /// Lines an acquire up; tells its position.
+    pub(crate) fn add_wait(&mut self, candidate: Candidate, wait_ms: u32) -> u32 {
+        let Candidate { session, lock, owner, acquire_id, content, mode, data, data_hash } = candidate;
+        let position = self.locks[lock].waits.len() + 1;
+        let (since, links) = (self.applied, Links::none());
+        let wait =
+            Wait { session, lock, owner, acquire_id, mode, data, data_hash, wait_ms, position, since, links };
+        self.digest.add(wait.fact(self.sessions[session].id, self.locks[lock].name_hash, content));
+        let slot = self.waits.insert(wait);
+        self.locks[lock].waits.push(&mut self.waits, slot);
+        let session = &mut self.sessions[session];
+        session.waiting += 1;
+        insert_claim(&mut session.claims, Claim { id: acquire_id, content, state: ClaimState::Waits(slot) });
+        position
+    }
+
+    /// Takes an acquire out of line.
+    pub(crate) fn remove_wait(&mut self, slot: WaitSlot) -> Candidate {
+        let lock = self.waits[slot].lock;
+        self.locks[lock].waits.unlink(&mut self.waits, slot);
+        let wait = self.waits.remove(slot);
+        let session = &mut self.sessions[wait.session];
+        session.waiting -= 1;
+        let claim = take_claim(&mut session.claims, wait.acquire_id);
+        self.digest.remove(wait.fact(session.id, self.locks[lock].name_hash, claim.content));
+        let Wait { session, owner, acquire_id, mode, data, data_hash, .. } = wait;
+        Candidate { session, lock, owner, acquire_id, content: claim.content, mode, data, data_hash }
+    }
+
+    /// The digest computed anew from every record: equal to [`Table::digest`], and slow. For tests and for
+    /// whoever loads a state.
+    pub fn recomputed_digest(&self) -> u64 {
+        let mut digest = Digest::default();
+        digest.add(self.cell_fact());
+        for (_, session) in self.sessions.iter() {
+            digest.add(session.fact());
+            session.gaps.iter().for_each(|gap| digest.add(session.gap_fact(*gap)));
+            session.kept.iter().for_each(|kept| digest.add(session.kept_fact(kept)));
+            for claim in &session.claims {
+                digest.add(match claim.state {
+                    ClaimState::Waits(slot) => {
+                        let wait = &self.waits[slot];
+                        wait.fact(session.id, self.locks[wait.lock].name_hash, claim.content)
+                    }
+                    ClaimState::Holds { hold, is_seen } => {
+                        let hold = &self.holds[hold];
+                        hold.claim_fact(session.id, self.locks[hold.lock].name_hash, claim, is_seen)
+                    }
+                });
+            }
+        }
+        for (_, hold) in self.holds.iter() {
+            digest.add(hold.fact(self.sessions[hold.session].id, self.locks[hold.lock].name_hash));
+        }
+        for (place, lock) in &self.marks {
+            digest.add(self.locks[*lock].mark_fact(*place));
+        }
+        digest.value()
+    }
+}
+
+fn insert_claim(claims: &mut Vec<Claim>, claim: Claim) {
+    let at = claims.partition_point(|other| other.id < claim.id);
+    claims.insert(at, claim);
+}
+
+fn take_claim(claims: &mut Vec<Claim>, id: RequestId) -> Claim {
+    let at = claims.binary_search_by_key(&id, |claim| claim.id).expect("a hold or wait has its claim");
+    claims.remove(at)
+}
