@@ -1,1 +1,34 @@
-//! The sans-io write-ahead log: append, group commit, segments, recovery.
+//! The sans-io write-ahead log: append, group commit, segments, recovery (DESIGN section 6.1).
+//!
+//! Invariant: a record reported durable is in every later recovery, in its place, and nothing else is.
+//! Deliberately absent: I/O, clocks, threads, randomness, and any meaning of a payload. What a disk must do
+//! for the log is in [`disk`]; where every byte lies is in [`layout`].
+//!
+//! Life of a directory: [`format()`] once; at each start [`claim`], then [`Log::open`] per shard; then the shard
+//! loop appends, drives [`Log::poll_op`] and [`Log::on_disk_done`], and reads [`Log::durable`].
+
+mod batch;
+mod bytes;
+mod catalog;
+mod catch_up;
+mod decision;
+pub mod disk;
+mod format;
+pub mod layout;
+mod log;
+pub mod memory;
+mod preparation;
+mod record;
+mod recovery;
+mod refusal;
+mod scan;
+mod superblock;
+
+pub use catch_up::{LoggedEntry, ReadDone, ReadId, ReadOutcome, ReadsFull};
+pub use format::format;
+pub use log::{AppendRefusal, Failure, Log};
+pub use record::{Lsn, Record, RecordKind};
+pub use recovery::{Inspection, claim, inspect};
+pub use refusal::{Damage, RecordPlace, Refusal};
+pub use scan::Visitor;
+pub use superblock::Superblock;

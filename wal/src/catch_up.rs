@@ -1,0 +1,230 @@
+//! Reading entries back for followers that lag.
+//!
+//! Invariant: what is returned are the cell's current entries, contiguous from the index asked for, parsed from
+//! bytes that verified; entries that a truncation covers never appear, even if it is appended while the read runs.
+//! Only what is durable is returned. Deliberately absent: caching; the owner keeps recent entries in memory.
+
+use std::collections::VecDeque;
+
+use lockstep_wire::{CellId, LogIndex, Term};
+
+use crate::batch::Batch;
+use crate::catalog::Position;
+use crate::disk::{Action, DiskDone, DiskOp, Lane, OpId, SegmentSequence};
+use crate::layout::{BLOCK_BYTES, READ_BYTES_MAX, READS_MAX};
+use crate::log::{Failure, Log};
+use crate::record::{Lsn, RecordKind};
+use crate::refusal::Damage;
+
+/// Names one read of one log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(pub u64);
+
+/// `READS_MAX` reads wait already; ask again later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadsFull;
+
+/// An entry read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedEntry {
+    /// Its position in the shard's log.
+    pub lsn: Lsn,
+    /// Its term.
+    pub term: Term,
+    /// Its index.
+    pub index: LogIndex,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+/// What a read brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// Entries from the first one asked for, contiguous; fewer than asked for where the byte bound or the durable
+    /// end was reached, none if the first one is not durable yet or was truncated meanwhile.
+    Entries(Vec<LoggedEntry>),
+    /// The first entry asked for is no longer in the log: a snapshot is needed.
+    NotInLog,
+}
+
+/// A finished read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadDone {
+    /// Which read.
+    pub id: ReadId,
+    /// Whose entries.
+    pub cell: CellId,
+    /// What it brought.
+    pub outcome: ReadOutcome,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    id: ReadId,
+    cell: CellId,
+    from: LogIndex,
+    to: LogIndex,
+    bytes_max: usize,
+}
+
+#[derive(Debug)]
+struct Reading {
+    request: Request,
+    position: Position,
+    entries: Vec<LoggedEntry>,
+    bytes: usize,
+    in_flight: Option<OpId>,
+}
+
+impl Reading {
+    fn expected(&self) -> LogIndex {
+        LogIndex(self.request.from.0 + self.entries.len() as u64)
+    }
+
+    fn is_satisfied(&self) -> bool {
+        self.expected() > self.request.to
+            || (!self.entries.is_empty() && self.bytes >= self.request.bytes_max)
+    }
+}
+
+/// The reads of a log: one runs, the others wait.
+#[derive(Debug, Default)]
+pub(crate) struct CatchUp {
+    ids: u64,
+    waiting: VecDeque<Request>,
+    reading: Option<Reading>,
+    finished: VecDeque<ReadDone>,
+}
+
+impl CatchUp {
+    /// The segment that the running read is in; it must stay.
+    pub(crate) fn reading_segment(&self) -> Option<SegmentSequence> {
+        self.reading.as_ref().map(|reading| reading.position.segment)
+    }
+}
+
+impl Log {
+    /// Asks for the cell's entries `from..=to`, at least one and then until `bytes_max` of payload is reached.
+    /// The answer comes from [`Log::poll_read`].
+    pub fn read(
+        &mut self,
+        cell: CellId,
+        from: LogIndex,
+        to: LogIndex,
+        bytes_max: usize,
+    ) -> Result<ReadId, ReadsFull> {
+        if self.catch_up.waiting.len() + self.catch_up.finished.len() >= READS_MAX {
+            return Err(ReadsFull);
+        }
+        self.catch_up.ids += 1;
+        let id = ReadId(self.catch_up.ids);
+        self.catch_up.waiting.push_back(Request { id, cell, from, to, bytes_max });
+        Ok(id)
+    }
+
+    /// A finished read, if there is one. Reads that need no disk finish at the next [`Log::poll_op`].
+    pub fn poll_read(&mut self) -> Option<ReadDone> {
+        self.catch_up.finished.pop_front()
+    }
+
+    pub(crate) fn poll_catch_up(&mut self) -> Option<DiskOp> {
+        loop {
+            if self.catch_up.reading.is_none() {
+                let request = self.catch_up.waiting.pop_front()?;
+                self.begin_reading(request);
+                continue;
+            }
+            let reading = self.catch_up.reading.as_mut()?;
+            if reading.in_flight.is_some() {
+                return None;
+            }
+            let Position { segment, offset } = reading.position;
+            let end = self.catalog.end_of(segment).expect("a segment that is read stays live");
+            if reading.is_satisfied() || (offset >= end && self.catalog.end_of(segment.next()).is_none()) {
+                self.finish_reading();
+                continue;
+            }
+            if offset >= end {
+                reading.position = Position { segment: segment.next(), offset: BLOCK_BYTES as u64 };
+                continue;
+            }
+            let len = usize::try_from(end - offset).map_or(READ_BYTES_MAX, |left| left.min(READ_BYTES_MAX));
+            let op = self.next_op(Lane::Read, Action::Read { file: self.segment_file(segment), offset, len });
+            self.catch_up.reading.as_mut()?.in_flight = Some(op.id);
+            return Some(op);
+        }
+    }
+
+    fn begin_reading(&mut self, request: Request) {
+        let position = self.catalog.locate(request.cell, request.from);
+        let outcome = match (self.catalog.entries(request.cell), position) {
+            (Some((first, last)), _) if request.from < first || request.from > last => {
+                if request.from < first { ReadOutcome::NotInLog } else { ReadOutcome::Entries(Vec::new()) }
+            }
+            (Some(_), Some(position)) => {
+                let entries = Vec::new();
+                self.catch_up.reading =
+                    Some(Reading { request, position, entries, bytes: 0, in_flight: None });
+                return;
+            }
+            // Only staged so far.
+            (Some(_), None) => ReadOutcome::Entries(Vec::new()),
+            (None, _) => ReadOutcome::NotInLog,
+        };
+        self.catch_up.finished.push_back(ReadDone { id: request.id, cell: request.cell, outcome });
+    }
+
+    fn finish_reading(&mut self) {
+        let Some(Reading { request: Request { id, cell, .. }, mut entries, .. }) =
+            self.catch_up.reading.take()
+        else {
+            return;
+        };
+        // A truncation may have been appended while the read ran, and entries after it been read since.
+        let stale = entries.iter().position(|entry| !self.catalog.is_current(cell, entry.index, entry.lsn));
+        entries.truncate(stale.unwrap_or(entries.len()));
+        self.catch_up.finished.push_back(ReadDone { id, cell, outcome: ReadOutcome::Entries(entries) });
+    }
+
+    pub(crate) fn on_catch_up_done(&mut self, done: DiskDone<'_>) {
+        let reading = self.catch_up.reading.as_mut().filter(|reading| reading.in_flight == Some(done.op));
+        let reading = reading.expect("only operations in flight are answered");
+        reading.in_flight = None;
+        let Position { segment, offset } = reading.position;
+        let bytes = match done.result {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.fail(Failure::Disk { file: Some(self.segment_file(segment)), error });
+                return;
+            }
+        };
+        let mut used = 0;
+        while !reading.is_satisfied() {
+            let Some(batch) = Batch::verify(&bytes[used..], segment).filter(Batch::is_well_formed) else {
+                break;
+            };
+            used += batch.extent_bytes;
+            for (lsn, record) in batch.records() {
+                let is_next = record.cell == reading.request.cell
+                    && record.kind == RecordKind::Entry
+                    && record.index == reading.expected()
+                    && self.catalog.is_current(record.cell, record.index, lsn);
+                if is_next && !reading.is_satisfied() {
+                    reading.bytes += record.payload.len();
+                    reading.entries.push(LoggedEntry {
+                        lsn,
+                        term: record.term,
+                        index: record.index,
+                        payload: record.payload.to_vec(),
+                    });
+                }
+            }
+        }
+        reading.position.offset += used as u64;
+        // A read holds at least one whole batch; the chunk's last one may be cut off, its first one may not.
+        if used == 0 {
+            let file = self.segment_file(segment);
+            self.fail(Failure::Damaged(Damage { file, offset, after: None, before: None }));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Every number and position of the on-disk format, in one place.
+//!
+//! A segment is `segment_bytes` long: one header block, then batches back to back, each block-aligned, the last
+//! of them a seal. All integers are little-endian. Invariant: a batch of any permitted size fits any permitted
+//! segment, and a block for the seal always stays free behind it. Deliberately absent: code.
+//!
+//! ```text
+//! superblock (one file, two equal copies, one block each, at 0 and 4096)
+//!   0 magic u64   8 version u32   12 checksum u32 (of the block, this field zero)
+//!  16 cluster [16]   32 incarnation [16]   48 node u16   50 shards u16   52 -   56 segment_bytes u64
+//!
+//! segment header (first block of a segment)
+//!   0 magic u64   8 version u32   12 checksum u32 (of the block, this field zero)
+//!  16 sequence u64   24 previous u64   32 incarnation [16]   48 shard u16   50 -   56 segment_bytes u64
+//!
+//! batch header
+//!   0 magic u64   8 checksum u32 (of the whole extent, this field zero)   12 extent bytes u32
+//!  16 segment u64   24 batch sequence u64   32 first lsn u64   40 salt u64
+//!  48 checksum of the previous batch u32   52 record count u32
+//!  56 oldest segment still needed u64   64 seals: the next segment's sequence, 0 if this is no seal u64
+//!  72 bytes of records u32   76 -
+//!
+//! record
+//!   0 payload bytes u32   4 cell u16   6 kind u8   7 -   8 term u64   16 index u64   24 payload
+//! ```
+
+/// The unit of O_DIRECT: every offset and length on disk is a multiple of it.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// The smallest unit that a disk writes whole; writes tear between sectors.
+pub const SECTOR_BYTES: usize = 512;
+
+/// The version of this format; a directory of another version is refused.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Opens a superblock copy.
+pub const SUPERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"LKSTPSUP");
+
+/// Opens a segment header.
+pub const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"LKSTPSEG");
+
+/// Opens a batch header.
+pub const BATCH_MAGIC: u64 = u64::from_le_bytes(*b"LKSTPBAT");
+
+/// How many copies of the superblock there are.
+pub const SUPERBLOCK_COPIES: usize = 2;
+
+/// Bytes of a batch header.
+pub const BATCH_HEADER_BYTES: usize = 80;
+
+/// Bytes of a record before its payload.
+pub const RECORD_HEADER_BYTES: usize = 24;
+
+/// The longest payload of one record (B40: checked when appended, so that whatever was accepted replays).
+pub const PAYLOAD_BYTES_MAX: usize = 128 * 1024;
+
+/// The longest batch, header and padding included.
+pub const BATCH_BYTES_MAX: usize = 256 * 1024;
+
+/// The longest single read for catch-up: it always holds one whole batch.
+pub const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
+
+/// The longest piece of zero-filling, so that it never delays a commit for long.
+pub const ZERO_PIECE_BYTES: usize = 256 * 1024;
+
+/// The size of a segment unless formatted otherwise.
+pub const SEGMENT_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
+
+/// The smallest permitted segment: a header, one largest batch and a seal, with room to spare.
+pub const SEGMENT_BYTES_MIN: u64 = 512 * 1024;
+
+/// The largest permitted segment; offsets stay far from overflow.
+pub const SEGMENT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// The index keeps at most one point per cell and this many bytes of log.
+pub const INDEX_POINT_BYTES: u64 = 16 * 1024;
+
+/// Spare segments kept ready. One is consumed at a rotation while the other remains in reserve: when the disk is
+/// full, releases and hard state still have a whole segment.
+pub const SPARE_SEGMENTS: usize = 2;
+
+/// Segments that nobody needs are kept for recycling up to this many; more are removed.
+pub const RETIRED_SEGMENTS_MAX: usize = 4;
+
+/// The most staged bytes; beyond it `append` refuses. The owner's admission keeps well below.
+pub const STAGED_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The most reads waiting for their turn.
+pub const READS_MAX: usize = 64;
+
+const _: () = assert!(BATCH_HEADER_BYTES + RECORD_HEADER_BYTES + PAYLOAD_BYTES_MAX <= BATCH_BYTES_MAX);
+const _: () = assert!((2 * BLOCK_BYTES + BATCH_BYTES_MAX) as u64 <= SEGMENT_BYTES_MIN);
+const _: () =
+    assert!(BATCH_BYTES_MAX.is_multiple_of(BLOCK_BYTES) && ZERO_PIECE_BYTES.is_multiple_of(BLOCK_BYTES));

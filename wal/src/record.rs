@@ -1,0 +1,129 @@
+//! One record of the log and its bytes.
+//!
+//! Invariant: a record is bounded by `PAYLOAD_BYTES_MAX`, and what was encoded decodes to the same record.
+//! Deliberately absent: checksums (the batch has one) and any meaning of a payload.
+
+use std::fmt;
+
+use lockstep_wire::{CellId, LogIndex, Term};
+
+use crate::bytes::{get_u16, get_u32, get_u64, length_u32};
+use crate::layout::{PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES};
+
+/// A position in a shard's log: its records counted from 1, over all cells and restarts. 0 is before the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RecordKind {
+    /// A Raft entry at (term, index). Indexes of a cell are contiguous.
+    Entry,
+    /// The cell's term and vote; the newest counts. Carried.
+    HardState,
+    /// The cell's entries from `index` on are gone. Nothing else truncates. At or below the first
+    /// entry it empties the cell's log, and the next entry may stand anywhere.
+    Truncate,
+    /// A durable snapshot covers the cell through (term, index); the newest counts. Carried.
+    SnapshotMark,
+    /// The cell's one manifest (DESIGN section 4.1). Carried.
+    Manifest,
+    /// The cell's birth was confirmed by every member. Carried.
+    Born,
+}
+
+impl RecordKind {
+    /// Carried kinds: the newest of each per cell is written again before the segment that holds it is recycled.
+    pub const CARRIED: [RecordKind; 4] =
+        [RecordKind::HardState, RecordKind::SnapshotMark, RecordKind::Manifest, RecordKind::Born];
+
+    /// The position in [`RecordKind::CARRIED`], if this kind is carried.
+    pub(crate) fn carried_slot(self) -> Option<usize> {
+        match self {
+            RecordKind::Entry | RecordKind::Truncate => None,
+            RecordKind::HardState => Some(0),
+            RecordKind::SnapshotMark => Some(1),
+            RecordKind::Manifest => Some(2),
+            RecordKind::Born => Some(3),
+        }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            RecordKind::Entry => 1,
+            RecordKind::HardState => 2,
+            RecordKind::Truncate => 3,
+            RecordKind::SnapshotMark => 4,
+            RecordKind::Manifest => 5,
+            RecordKind::Born => 6,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<RecordKind> {
+        match code {
+            1 => Some(RecordKind::Entry),
+            2 => Some(RecordKind::HardState),
+            3 => Some(RecordKind::Truncate),
+            4 => Some(RecordKind::SnapshotMark),
+            5 => Some(RecordKind::Manifest),
+            6 => Some(RecordKind::Born),
+            _ => None,
+        }
+    }
+}
+
+/// One record, its payload borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Whose it is.
+    pub cell: CellId,
+    /// What it is about.
+    pub kind: RecordKind,
+    /// The entry's or mark's term; free for the owner's use in other kinds.
+    pub term: Term,
+    /// The entry's or mark's index, the first index truncated; free for the owner's use in other kinds.
+    pub index: LogIndex,
+    /// Bytes that only the owner understands; at most `PAYLOAD_BYTES_MAX`.
+    pub payload: &'a [u8],
+}
+
+impl Record<'_> {
+    /// How many bytes the record takes in a batch.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        RECORD_HEADER_BYTES + self.payload.len()
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.payload.len() <= PAYLOAD_BYTES_MAX, "the payload's length was checked when appended");
+        out.extend_from_slice(&length_u32(self.payload.len()).to_le_bytes());
+        out.extend_from_slice(&self.cell.0.to_le_bytes());
+        out.extend_from_slice(&[self.kind.code(), 0]);
+        out.extend_from_slice(&self.term.0.to_le_bytes());
+        out.extend_from_slice(&self.index.0.to_le_bytes());
+        out.extend_from_slice(self.payload);
+    }
+
+    /// The first record of `bytes` and what follows it; `None` if there is no whole, well-formed one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
+        let (header, rest) = bytes.split_at_checked(RECORD_HEADER_BYTES)?;
+        let len = get_u32(header, 0) as usize;
+        if len > PAYLOAD_BYTES_MAX || header[7] != 0 {
+            return None;
+        }
+        let (payload, rest) = rest.split_at_checked(len)?;
+        let record = Record {
+            cell: CellId(get_u16(header, 4)),
+            kind: RecordKind::from_code(header[6])?,
+            term: Term(get_u64(header, 8)),
+            index: LogIndex(get_u64(header, 16)),
+            payload,
+        };
+        Some((record, rest))
+    }
+}
