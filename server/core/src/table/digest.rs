@@ -43,6 +43,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> u64 {
 }
 
 /// Mixes every bit into every other: both halves of a product, then a shift for the zero that a product keeps.
+#[expect(clippy::cast_possible_truncation, reason = "the two halves of the product are wanted")]
 fn fold(word: u64) -> u64 {
     let product = u128::from(word ^ STEP) * u128::from(SEED);
     let folded = product as u64 ^ (product >> 64) as u64;

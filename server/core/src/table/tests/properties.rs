@@ -2,7 +2,7 @@
 //!
 //! Few sessions, names and request ids, so that they meet; small limits, so that they bind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
@@ -70,21 +70,21 @@ fn step() -> impl Strategy<Value = Step> {
     let acquire = (
         any::<u8>(),
         id(),
-        any::<u8>(),
-        0u8..3,
-        any::<[bool; 2]>(),
-        0u32..3,
+        prop_oneof![3 => Just(0u8), 1 => 1u8..3],
+        0u8..8,
+        (prop::bool::weighted(0.7), any::<bool>()),
+        prop_oneof![1 => Just(0u32), 4 => 1u32..9],
         prop::collection::vec(0u8..8, 0..6),
     );
     prop_oneof![
         2 => (0u8..8).prop_map(|nonce| Step::Open { nonce }),
-        10 => acquire.prop_map(|(who, id, name, owner, flags, wait_ms, seen)| Step::Acquire {
-            who, id, name, owner, is_shared: flags[0], is_reentrant: flags[1], wait_ms, seen,
+        14 => acquire.prop_map(|(who, id, name, owner, flags, wait_ms, seen)| Step::Acquire {
+            who, id, name, owner, is_shared: flags.0, is_reentrant: flags.1, wait_ms, seen,
         }),
-        6 => (any::<u8>(), id(), any::<u8>(), prop::bool::weighted(0.1))
+        5 => (any::<u8>(), id(), any::<u8>(), prop::bool::weighted(0.1))
             .prop_map(|(who, id, of, is_stale)| Step::Release { who, id, of, is_stale }),
-        3 => (any::<u8>(), id(), 0u8..6).prop_map(|(who, id, back)| Step::Cancel { who, id, back }),
-        2 => (any::<u8>(), 0u8..6).prop_map(|(who, back)| Step::CancelWait { who, back }),
+        2 => (any::<u8>(), id(), 0u8..6).prop_map(|(who, id, back)| Step::Cancel { who, id, back }),
+        1 => (any::<u8>(), 0u8..6).prop_map(|(who, back)| Step::CancelWait { who, back }),
         1 => (prop::collection::vec(any::<u8>(), 1..4), any::<bool>())
             .prop_map(|(who, is_closed)| Step::End { who, is_closed }),
         2 => Just(Step::Reap),
@@ -93,7 +93,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    (4u32..9, 2u32..5, 2u32..8, 3u32..12).prop_map(|(transitions, holders, waiters, locks)| Limits {
+    (4u32..7, 2u32..12, 2u32..12, 3u32..16).prop_map(|(transitions, holders, waiters, locks)| Limits {
         sessions_max: 6,
         locks_max: 3,
         holders_per_lock_max: holders,
@@ -113,6 +113,8 @@ struct Run {
     tokens: BTreeMap<&'static str, FencingToken>,
     /// The greatest token of an exclusive grant of every name.
     exclusive: BTreeMap<&'static str, FencingToken>,
+    /// Acquires whose cancel was answered `OK`.
+    cancelled: BTreeSet<(SessionId, RequestId)>,
 }
 
 impl Run {
@@ -122,6 +124,7 @@ impl Run {
             sessions: Vec::new(),
             tokens: BTreeMap::new(),
             exclusive: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
         }
     }
 
@@ -240,7 +243,11 @@ impl Run {
             }
             _ => None,
         });
-        own.expect("every request is answered by its entry")
+        let answer = own.expect("every request is answered by its entry");
+        if let (Command::Cancel { acquire_id, .. }, Answer::Done) = (command, answer) {
+            self.cancelled.insert((own_session, *acquire_id));
+        }
+        answer
     }
 
     fn apply(&mut self, command: &Command<'_>) -> Outcomes {
@@ -264,6 +271,10 @@ impl Run {
             }
         }
         self.observe_tokens();
+        for (session, acquire_id) in &self.cancelled {
+            let mut claims = self.table.session(*session).into_iter().flat_map(|session| session.claims());
+            assert!(claims.all(|claim| claim.acquire_id != *acquire_id), "what was cancelled stays so");
+        }
         let is_needed = out.last() == Some(&Outcome::ReapNeeded);
         assert_eq!(is_needed, self.table.needs_reaping(), "what is left over is told");
         out
