@@ -174,8 +174,8 @@ impl Model {
     }
 
     fn grant_again(&mut self, acquire: &Acquire<'_>, name: &str, content: Content) -> Answer {
+        let holders = self.live_holders(self.lock_record(name).expect("it has a hold"));
         let lock = self.lock_mut(name);
-        let holders = count(lock.holds.len());
         let is_it = |hold: &&mut Hold| {
             hold.session == acquire.mutation.session && hold.owner == acquire.owner
         };

@@ -25,6 +25,10 @@ impl Model {
         is_free && !is_somebody_ahead
     }
 
+    pub(super) fn live_holders(&self, lock: &Lock) -> u32 {
+        count(lock.holds.iter().filter(|hold| self.is_live(hold.session)).count())
+    }
+
     /// Appends a hold made by `request`, and gives its answer.
     pub(super) fn grant(&mut self, name: &str, request: Wait) -> Answer {
         let token = FencingToken(self.now());
@@ -45,7 +49,7 @@ impl Model {
             data: request.data,
             acquires: vec![HoldAcquire { id: request.id, content: request.content, is_seen: false }],
         });
-        let holders = count(lock.holds.len());
+        let holders = self.live_holders(self.lock_record(name).expect("it has a hold now"));
         Answer::Granted(Grant { token, fence, slot: 0, hold_left_ms: 0, holders })
     }
 

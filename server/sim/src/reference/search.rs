@@ -3,7 +3,9 @@
 //! Invariant: after each entry both told the same outcomes in the same order and show the same readings, and the
 //! table's digest is that of its state. Limits are drawn small, so that every refusal is reached.
 
-use lockstep_core::table::{Limits, Outcomes, Table};
+use std::collections::BTreeSet;
+
+use lockstep_core::table::{Answer, Limits, Outcome, Outcomes, Table};
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::{Acquire, Mode, Mutation};
@@ -130,9 +132,12 @@ fn draw_limits(stream: &mut Stream) -> Limits {
 
 /// Runs `entries` commands drawn from the seed through both.
 ///
+/// Gives what was reached: the answers in words.
+///
 /// # Errors
-/// The first difference, with the commands that led to it.
-pub fn search(seed: u64, entries: u64) -> Result<(), Difference> {
+/// The first difference, with the entry that showed it.
+pub fn search(seed: u64, entries: u64) -> Result<BTreeSet<String>, Difference> {
+    let mut reached = BTreeSet::new();
     let mut stream = Stream::new(seed, Concern::Command, 0);
     // Most runs meet small limits; some have the room for windows and lines to grow.
     let limits = if stream.percent(70) { draw_limits(&mut stream) } else { Limits::default() };
@@ -169,8 +174,26 @@ pub fn search(seed: u64, entries: u64) -> Result<(), Difference> {
         compare(&table, &model).map_err(located)?;
         same_outcomes(&table.digest(), &table.recomputed_digest(), "digest").map_err(located)?;
         speaker.learn(&spoken, &outcomes);
+        reached.extend(outcomes.iter().filter_map(in_a_word));
     }
-    Ok(())
+    Ok(reached)
+}
+
+fn in_a_word(outcome: &Outcome) -> Option<String> {
+    let answer = match outcome {
+        Outcome::Reply { answer, .. } | Outcome::OpenRefused { answer } => answer,
+        Outcome::Opened { is_new, .. } => return Some(format!("opened new {is_new}")),
+        Outcome::HoldEnded { reason, .. } => return Some(format!("hold {}", reason.name())),
+        Outcome::ReapNeeded => return Some("reap".to_owned()),
+        Outcome::WaitStarted { .. } | Outcome::WaitEnded { .. } | Outcome::SessionEnded { .. } => return None,
+    };
+    Some(match answer {
+        Answer::Limit(limit) => format!("limit {}", limit.name()),
+        Answer::Invalid(field) => format!("invalid {field}"),
+        Answer::Unsupported(field) => format!("unsupported {field}"),
+        Answer::Lost { reason, .. } => format!("lost {}", reason.name()),
+        other => other.status().name().to_owned(),
+    })
 }
 
 fn same_outcomes<T: PartialEq + std::fmt::Debug>(table: &T, model: &T, what: &str) -> Result<(), Difference> {
@@ -335,7 +358,6 @@ impl Speaker {
     }
 
     fn learn(&mut self, spoken: &Spoken, outcomes: &Outcomes) {
-        use lockstep_core::table::{Answer, Outcome};
         if let Spoken::Acquire(acquire) = spoken {
             let name = acquire.names.first().cloned().unwrap_or_default();
             self.acquires.push((acquire.session, acquire.request_id, name));
@@ -370,11 +392,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_does_what_the_model_does() {
+    fn the_table_does_what_the_model_does_whatever_is_asked() {
+        let mut reached = BTreeSet::new();
         for seed in 0..400 {
-            if let Err(difference) = search(seed, 300) {
-                panic!("{difference}");
+            match search(seed, 300) {
+                Ok(words) => reached.extend(words),
+                Err(difference) => panic!("{difference}"),
             }
         }
+        // What a search does not reach it does not check.
+        let listed: Vec<&str> = reached.iter().map(String::as_str).collect();
+        expect_test::expect![[r#"
+            ALREADY_HELD
+            CANCELLED
+            OK
+            QUEUED
+            SESSION_EXPIRED
+            SESSION_UNKNOWN
+            STALE_REQUEST
+            STALE_TOKEN
+            TIMED_OUT
+            hold cancelled
+            hold closed
+            hold expired
+            hold released
+            invalid acquire_id
+            invalid client_id
+            invalid names
+            invalid nonce
+            invalid request_id
+            limit acquires_per_hold
+            limit client_id_bytes
+            limit data_bytes
+            limit holders_per_lock
+            limit locks
+            limit locks_per_session
+            limit name_bytes
+            limit sessions
+            limit waiters_per_lock
+            lost cancelled
+            lost released
+            opened new false
+            opened new true
+            reap
+            unsupported lock_delay_ms
+            unsupported max_hold_ms
+            unsupported names
+            unsupported permits"#]].assert_eq(&listed.join("\n"));
     }
 }

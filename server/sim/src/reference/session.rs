@@ -78,7 +78,7 @@ impl Model {
                         fence: hold.fence,
                         slot: 0,
                         hold_left_ms: 0,
-                        holders: count(lock.holds.len()),
+                        holders: self.live_holders(lock),
                     };
                     return Some((acquire.content.clone(), Answer::Granted(grant), false));
                 }
