@@ -1,1 +1,2 @@
 //! The native client: a sans-io session core and its tokio front end.
+pub mod core;

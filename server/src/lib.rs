@@ -1,1 +1,11 @@
-//! The Lockstep server: shard loops over the pure core, and the `lockstep` command.
+//! The Lockstep server: a thin shell of shard loops around the pure core.
+//!
+//! Invariant: bytes go in and out here, and nothing is decided here that the simulator does not decide too.
+//! Deliberately absent: Raft, the lock table, sessions, and the format of the log.
+
+pub mod node;
+mod report;
+mod shard;
+
+pub use node::{Node, NodeAddress, NodeConfig, NodeError, Ports, Timing};
+pub use shard::ShardError;

@@ -16,6 +16,9 @@ use crate::disk::SegmentSequence;
 use crate::layout::INDEX_POINT_BYTES;
 use crate::record::{Lsn, Record, RecordKind};
 
+/// The indexes that an entry can have: tokens carry them in 48 bits.
+const ENTRY_INDEXES: std::ops::Range<u64> = 1..1 << 48;
+
 /// A batch's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
@@ -108,6 +111,7 @@ impl Catalog {
         match record.kind {
             RecordKind::Entry => {
                 cell.entries = match cell.entries {
+                    _ if !ENTRY_INDEXES.contains(&record.index.0) => return Err(OutOfOrder),
                     None => Some((record.index, record.index)),
                     Some((first, last)) if record.index == last.next() => Some((first, record.index)),
                     Some(_) => return Err(OutOfOrder),

@@ -177,6 +177,8 @@ impl Log {
             Step::WriteHeader => {
                 self.preparation.spares += 1;
                 self.preparation.is_short_of_space &= self.preparation.spares < SPARE_SEGMENTS;
+                // Where there was room for one there may be for the next.
+                self.preparation.retries = self.preparation.is_short_of_space;
                 None
             }
             Step::RemoveRetired(_) => Some(Step::SyncRemoval),

@@ -155,9 +155,12 @@ impl Walk<'_> {
         batch: &Batch<'_>,
         visitor: &mut Visitor<'_>,
     ) -> Result<(), Refusal> {
-        if !batch.is_well_formed() {
+        let next_lsn = batch.header.first_lsn.0.checked_add(u64::from(batch.header.record_count));
+        let next_sequence = batch.header.sequence.checked_add(1);
+        let (Some(next_lsn), Some(next_sequence), true) = (next_lsn, next_sequence, batch.is_well_formed())
+        else {
             return Err(Refusal::Contradiction(self.damage(position.segment, position.offset, None)));
-        }
+        };
         for (lsn, record) in batch.records() {
             if self.catalog.admit(lsn, &record).is_err() {
                 let here = RecordPlace::of(lsn, &record);
@@ -172,11 +175,8 @@ impl Walk<'_> {
             visitor(lsn, record);
         }
         self.announced_oldest = batch.header.oldest_needed;
-        self.chain = Some(Chain {
-            batch_sequence: batch.header.sequence + 1,
-            checksum: batch.checksum,
-            lsn: Lsn(batch.header.first_lsn.0 + u64::from(batch.header.record_count)),
-        });
+        self.chain =
+            Some(Chain { batch_sequence: next_sequence, checksum: batch.checksum, lsn: Lsn(next_lsn) });
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl Walk<'_> {
         Ok(Scan {
             catalog: self.catalog,
             tail,
-            last_lsn: Lsn(chain.lsn.0 - 1),
+            last_lsn: Lsn(chain.lsn.0.saturating_sub(1)),
             announced_oldest: self.announced_oldest,
             spares,
             has_staging,
@@ -325,3 +325,6 @@ impl Window {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;

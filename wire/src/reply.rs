@@ -146,12 +146,20 @@ pub struct Grant {
 pub struct Attached {
     /// The session.
     pub session: SessionId,
-    /// `OK`, `DENIED` for a wrong nonce, `SESSION_EXPIRED` or `SESSION_UNKNOWN`.
+    /// `OK`; `DENIED` for a wrong nonce; `SESSION_EXPIRED`; `SESSION_UNKNOWN`; `OUTCOME_UNKNOWN` for one
+    /// whose end is on its way.
     pub status: Status,
     /// What it believes from the send of the attach on, in ms; with `OK`.
     pub ttl_ms: u32,
     /// The lowest request id it has not used; with `OK`.
     pub next_request_id: RequestId,
+}
+
+impl Attached {
+    /// A session that was not attached.
+    pub fn refused(session: SessionId, status: Status) -> Attached {
+        Attached { session, status, ttl_ms: 0, next_request_id: RequestId(0) }
+    }
 }
 
 /// One session's answer to a keep-alive.
@@ -321,7 +329,7 @@ pub enum Reply<'a> {
     },
     /// What became of each attach.
     Attached(Rows<'a, Attached>),
-    /// What became of each keep-alive.
+    /// What became of each keep-alive; a session whose end is on its way has no row.
     KeptAlive(Rows<'a, KeptAlive>),
     /// The session has ended.
     Closed {

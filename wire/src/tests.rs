@@ -5,6 +5,7 @@
 //! frame's own tests, which stand beside it, and the proof that decoding allocates nothing, which needs
 //! an allocator of its own: `tests/allocation.rs`.
 
+mod document;
 mod golden;
 mod hostile;
 mod identity;

@@ -2,9 +2,10 @@
 //!
 //! Invariant: everything a cell ever learns comes in through here, in the order in which it happened.
 
+use lockstep_wire::frame::Head;
 use lockstep_wire::peer::{Beat, PeerMessage};
 use lockstep_wire::request::Request;
-use lockstep_wire::{Correlation, LogIndex, NodeId, Term};
+use lockstep_wire::{Correlation, DecodeError, LogIndex, NodeId, Term};
 
 use crate::effect::{AppendId, ConnectionId, DrainId};
 
@@ -57,6 +58,15 @@ pub enum Input<'a> {
         correlation: Correlation,
         /// What.
         request: Request<'a>,
+    },
+    /// A client sent a whole frame that is no request of this cell.
+    Malformed {
+        /// On which connection.
+        connection: ConnectionId,
+        /// The head of the frame.
+        head: Head,
+        /// Why it is none; nothing when it was meant for another cell.
+        error: Option<DecodeError>,
     },
     /// A client's connection is gone.
     Disconnected {

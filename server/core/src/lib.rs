@@ -1,13 +1,17 @@
-//! The pure core: Raft, the lock table, sessions and read rounds, one cell per Raft group.
+//! The pure core: Raft, the lock table, sessions and read rounds, one [`Cell`] per Raft group.
 //!
 //! Invariant: `step(now, input, effects)` is a function of what came in before and nothing else.
 //! Deliberately absent: clocks, sockets, files, threads, randomness and unordered iteration.
 
+mod cell;
 mod effect;
+pub mod hello;
 mod input;
+pub mod raft;
 pub mod table;
 mod time;
 
+pub use cell::{Cell, CellConfig, Member, Restore};
 pub use effect::{
     AppendId, ConnectionId, DrainId, Effect, Effects, Halt, Lane, RecordHead, RecordKind, Report,
 };

@@ -80,7 +80,10 @@ impl Model {
                 }
             }
             for index in found.entries.keys() {
-                assert!(expected.entries.contains_key(index), "cell {cell} has an entry {index} out of nowhere");
+                assert!(
+                    expected.entries.contains_key(index),
+                    "cell {cell} has an entry {index} out of nowhere"
+                );
             }
         }
     }

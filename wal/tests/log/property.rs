@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_wal::disk::Lane;
 use lockstep_wal::memory::Random;
 use lockstep_wal::{Lsn, ReadOutcome, RecordKind, Refusal};
 use lockstep_wire::{CellId, LogIndex};
@@ -9,8 +10,8 @@ use lockstep_wire::{CellId, LogIndex};
 use crate::model::Model;
 use crate::rig::{CELL, OTHER, Rig, Seen, payload};
 
-const SEEDS: u64 = 300;
-const STEPS: u64 = 400;
+const SEEDS: u64 = 100;
+const STEPS: u64 = 1_500;
 const CELLS: [CellId; 3] = [CELL, OTHER, CellId(11)];
 
 struct History {
@@ -20,7 +21,33 @@ struct History {
     /// Per cell the next index; independent of the log's own bookkeeping.
     next: BTreeMap<CellId, u64>,
     terms: u64,
+    marks: Marks,
+}
+
+/// Proof that the histories reached the rare branches.
+#[derive(Debug, Default)]
+struct Marks {
+    crashes: u64,
     rotations: u64,
+    recycled: u64,
+    torn: u64,
+    lost_tails: u64,
+    kept_unacknowledged: u64,
+    carried_again: u64,
+    interrupted_recoveries: u64,
+}
+
+impl Marks {
+    fn add(&mut self, other: &Marks) {
+        self.crashes += other.crashes;
+        self.rotations += other.rotations;
+        self.recycled += other.recycled;
+        self.torn += other.torn;
+        self.lost_tails += other.lost_tails;
+        self.kept_unacknowledged += other.kept_unacknowledged;
+        self.carried_again += other.carried_again;
+        self.interrupted_recoveries += other.interrupted_recoveries;
+    }
 }
 
 impl History {
@@ -85,20 +112,35 @@ impl History {
     }
 
     fn crash(&mut self) {
-        let durable = self.rig.log.durable();
+        // Most crashes come in the middle of a write.
+        if self.dice.below(4) > 0 {
+            self.append_something();
+            while let Some(op) = self.rig.log.poll_op() {
+                self.rig.disk.submit(&mut self.rig.log, op);
+            }
+        }
+        if self.dice.below(2) > 0 {
+            self.finish_background();
+        }
+        let (durable, appended) = (self.rig.log.durable(), self.rig.log.appended());
         self.lose_something();
+        self.marks.torn += u64::from(self.rig.inspect().unwrap().is_torn);
         // Recovery is interrupted a few times, too.
         for _ in 0..self.dice.below(3) {
             self.rig.disk.stop_after(self.dice.below(8));
             match self.rig.reopen() {
-                Ok(_) | Err(Refusal::Disk { .. }) => {}
+                Ok(_) => {}
+                Err(Refusal::Disk { .. }) => self.marks.interrupted_recoveries += 1,
                 Err(refusal) => panic!("a crash never leads to a refusal: {refusal}"),
             }
             self.lose_something();
         }
-        let seen = self.rig.reopen().unwrap_or_else(|refusal| panic!("a crash never leads to a refusal: {refusal}"));
+        let seen =
+            self.rig.reopen().unwrap_or_else(|refusal| panic!("a crash never leads to a refusal: {refusal}"));
         let last = self.rig.log.durable();
+        let known = self.model.records.len();
         self.model.check_recovered(&seen, last, durable);
+        self.marks.carried_again += u64::from(self.model.records.len() > known);
         for (&cell, &through) in &self.model.released {
             self.rig.log.release(cell, through);
         }
@@ -107,8 +149,27 @@ impl History {
             let last = state.entries.keys().next_back().map_or(released, |index| index.0);
             self.next.insert(cell, last + 1);
         }
-        let sealed_since = self.rig.inspect().unwrap();
-        self.rotations = self.rotations.max(sealed_since.newest.0);
+        let found = self.rig.inspect().unwrap();
+        self.marks.crashes += 1;
+        self.marks.rotations = found.newest.0 - 1;
+        self.marks.recycled = found.oldest.0 - 1;
+        self.marks.lost_tails += u64::from(last < appended);
+        self.marks.kept_unacknowledged += u64::from(last > durable);
+    }
+
+    /// Segments are prepared and recycled to the end while commits hang.
+    fn finish_background(&mut self) {
+        loop {
+            while let Some(op) = self.rig.log.poll_op() {
+                self.rig.disk.submit(&mut self.rig.log, op);
+            }
+            let Some((ticket, _)) = self.rig.disk.pending().find(|(_, op)| op.lane == Lane::Background)
+            else {
+                return;
+            };
+            let completion = self.rig.disk.complete(ticket, &mut self.rig.random);
+            self.rig.log.on_disk_done(completion.done());
+        }
     }
 
     fn lose_something(&mut self) {
@@ -143,7 +204,7 @@ impl History {
     }
 }
 
-fn run(seed: u64) -> u64 {
+fn run(seed: u64) -> Marks {
     let rig = Rig::new(seed);
     let mut history = History {
         rig,
@@ -151,7 +212,7 @@ fn run(seed: u64) -> u64 {
         dice: Random::new(seed ^ 0x5eed),
         next: BTreeMap::new(),
         terms: 0,
-        rotations: 0,
+        marks: Marks::default(),
     };
     let crash_every = 20 + history.dice.below(150);
     for _ in 0..STEPS {
@@ -168,17 +229,22 @@ fn run(seed: u64) -> u64 {
     history.rig.settle();
     assert_eq!(history.rig.log.durable(), history.rig.log.appended());
     history.crash();
-    history.rotations
+    history.marks
 }
 
 #[test]
 fn random_histories_with_crashes_never_lose_invent_or_reorder_a_record() {
-    let mut rotations = 0;
+    let mut marks = Marks::default();
     for seed in 0..SEEDS {
         let outcome = std::panic::catch_unwind(|| run(seed));
-        rotations += outcome.unwrap_or_else(|_| panic!("seed {seed} fails"));
+        marks.add(&outcome.unwrap_or_else(|_| panic!("seed {seed} fails")));
     }
-    assert!(rotations > SEEDS, "the histories are long enough to rotate: {rotations} segments");
+    let Marks { crashes, rotations, recycled, torn, lost_tails, kept_unacknowledged, carried_again, .. } =
+        marks;
+    for mark in [crashes, rotations, recycled, torn, lost_tails, kept_unacknowledged, carried_again] {
+        assert!(mark > SEEDS, "the histories miss a rare branch: {marks:?}");
+    }
+    assert!(marks.interrupted_recoveries > SEEDS, "the histories miss a rare branch: {marks:?}");
 }
 
 #[test]

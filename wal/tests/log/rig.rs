@@ -3,7 +3,9 @@
 use lockstep_wal::disk::{FileName, SegmentSequence, ShardId};
 use lockstep_wal::layout::SEGMENT_BYTES_MIN;
 use lockstep_wal::memory::{MemoryDisk, Random};
-use lockstep_wal::{Inspection, Log, Lsn, ReadOutcome, Record, RecordKind, Refusal, Superblock, claim, format, inspect};
+use lockstep_wal::{
+    Inspection, Log, Lsn, ReadOutcome, Record, RecordKind, Refusal, Superblock, claim, format, inspect,
+};
 use lockstep_wire::{CellId, ClusterId, Incarnation, LogIndex, NodeId, Term};
 
 pub(crate) const SHARD: ShardId = ShardId(0);
@@ -50,7 +52,7 @@ pub(crate) struct Rig {
     pub(crate) disk: MemoryDisk,
     pub(crate) random: Random,
     pub(crate) log: Log,
-    starts: u64,
+    pub(crate) starts: u64,
 }
 
 impl Rig {
@@ -67,12 +69,27 @@ impl Rig {
         self.record(cell, RecordKind::Entry, term, index, payload)
     }
 
-    pub(crate) fn record(&mut self, cell: CellId, kind: RecordKind, term: u64, index: u64, payload: &[u8]) -> Lsn {
-        self.log.append(cell, kind, Term(term), LogIndex(index), payload).expect("the record is within limits")
+    pub(crate) fn record(
+        &mut self,
+        cell: CellId,
+        kind: RecordKind,
+        term: u64,
+        index: u64,
+        payload: &[u8],
+    ) -> Lsn {
+        self.log
+            .append(cell, kind, Term(term), LogIndex(index), payload)
+            .expect("the record is within limits")
     }
 
     /// Appends entries one by one, each in a batch of its own, durable.
-    pub(crate) fn entries(&mut self, cell: CellId, term: u64, indexes: std::ops::RangeInclusive<u64>, bytes: usize) {
+    pub(crate) fn entries(
+        &mut self,
+        cell: CellId,
+        term: u64,
+        indexes: std::ops::RangeInclusive<u64>,
+        bytes: usize,
+    ) {
         for index in indexes {
             let lsn = self.entry(cell, term, index, &payload(term, index, bytes));
             self.settle();
@@ -90,9 +107,10 @@ impl Rig {
         let mut seen = Vec::new();
         self.starts += 1;
         let superblock = claim(&mut self.disk)?;
-        let (log, inspection) = Log::open(&mut self.disk, &superblock, SHARD, self.starts, &mut |lsn, record| {
-            seen.push((lsn, Seen::of(&record)));
-        })?;
+        let (log, inspection) =
+            Log::open(&mut self.disk, &superblock, SHARD, self.starts, &mut |lsn, record| {
+                seen.push((lsn, Seen::of(&record)));
+            })?;
         assert_eq!(inspection.last_lsn, seen.last().map_or(inspection.last_lsn, |(lsn, _)| *lsn));
         assert_eq!(log.durable(), inspection.last_lsn);
         self.log = log;
@@ -104,7 +122,13 @@ impl Rig {
     }
 
     /// Reads entries back, to the end.
-    pub(crate) fn read(&mut self, cell: CellId, from: u64, to: u64, bytes_max: usize) -> Option<Vec<(u64, u64)>> {
+    pub(crate) fn read(
+        &mut self,
+        cell: CellId,
+        from: u64,
+        to: u64,
+        bytes_max: usize,
+    ) -> Option<Vec<(u64, u64)>> {
         let id = self.log.read(cell, LogIndex(from), LogIndex(to), bytes_max).expect("no other read waits");
         self.settle();
         let done = self.log.poll_read().expect("a read finishes when everything is settled");

@@ -233,11 +233,7 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
         (
             "check-token-reply",
             kind::CHECK_TOKEN,
-            Reply::Checked {
-                is_current: true,
-                latest_token: TOKEN,
-                fence_floor: FencingToken(0x0001_0000_0000_0060),
-            },
+            Reply::Checked { is_current: true, latest_token: TOKEN, fence_floor: FencingToken(0) },
         ),
         ("get-lock-reply.held", kind::GET_LOCK, Reply::Lock(LOCK)),
         ("get-lock-reply.absent", kind::GET_LOCK, Reply::Lock(absent)),

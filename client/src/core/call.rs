@@ -1,0 +1,156 @@
+//! What was asked for and has no outcome yet.
+//!
+//! Invariant: a call is sent again with the same content, the remaining wait aside, and with the same
+//! request id when it has one.
+
+use lockstep_wire::request::Mode;
+use lockstep_wire::{FencingToken, Owner, RequestId, SessionId};
+
+use super::outcome::{CallId, SessionKey};
+use super::time::Time;
+
+/// How an acquire is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcquireOptions {
+    /// The lock, `/ls/<namespace>/...`.
+    pub name: String,
+    /// Who holds, within the session; a fresh number for whoever contends on his own.
+    pub owner: Owner,
+    /// How.
+    pub mode: Mode,
+    /// Granted again, under the same token, when the owner holds the name in this mode already.
+    pub is_reentrant: bool,
+    /// How long to stand in line, in ms; 0 is a try. A day at most.
+    pub wait_ms: u32,
+    /// What others see on the lock; 1 KiB at most.
+    pub data: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Open,
+    Close,
+    Acquire {
+        options: AcquireOptions,
+        wait_until: Time,
+    },
+    Cancel {
+        acquire_id: RequestId,
+    },
+    Release {
+        acquire_id: RequestId,
+        name: String,
+        token: FencingToken,
+    },
+    Check {
+        name: String,
+        token: FencingToken,
+        of: SessionId,
+    },
+    GetLock {
+        name: String,
+    },
+    GetSession {
+        of: SessionId,
+    },
+    /// The core's own look at what its session holds; grants up to this one can be missed.
+    Reconcile {
+        granted_max: u64,
+    },
+    /// The core's own look at one hold that did not fit the view of the session.
+    Verify {
+        acquire: CallId,
+        name: String,
+        token: FencingToken,
+    },
+    Status,
+    Routes,
+}
+
+impl Body {
+    /// Whether its outcome is kept by the cell, under a request id.
+    pub(super) fn is_mutation(&self) -> bool {
+        match self {
+            Body::Acquire { .. } | Body::Cancel { .. } | Body::Release { .. } => true,
+            Body::Open
+            | Body::Close
+            | Body::Check { .. }
+            | Body::GetLock { .. }
+            | Body::GetSession { .. }
+            | Body::Reconcile { .. }
+            | Body::Verify { .. }
+            | Body::Status
+            | Body::Routes => false,
+        }
+    }
+
+    /// Whether asking twice is the same as asking once, so that a lost reply leaves no doubt.
+    pub(super) fn is_read(&self) -> bool {
+        match self {
+            Body::Check { .. }
+            | Body::GetLock { .. }
+            | Body::GetSession { .. }
+            | Body::Reconcile { .. }
+            | Body::Verify { .. }
+            | Body::Status
+            | Body::Routes => true,
+            Body::Open | Body::Close | Body::Acquire { .. } | Body::Cancel { .. } | Body::Release { .. } => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    /// The session it acts for.
+    pub(super) session: Option<SessionKey>,
+    pub(super) body: Body,
+    /// Its number within the session, from its first send on.
+    pub(super) request_id: Option<RequestId>,
+    /// What the last send told the cell to forget.
+    pub(super) seen: Vec<RequestId>,
+    /// The correlation under which it is under way on this connection.
+    pub(super) flight: Option<u64>,
+    /// A send of it was lost with its connection, or the cell could not say what became of it.
+    pub(super) is_in_doubt: bool,
+    /// Nobody waits for its outcome.
+    pub(super) is_silent: bool,
+    /// An acquire that the user has withdrawn; it is not sent again, its cancel is.
+    pub(super) is_cancelled: bool,
+    /// When its user is told that it was not carried out.
+    pub(super) give_up: Time,
+    /// When it may be sent again.
+    pub(super) not_before: Time,
+}
+
+impl Call {
+    pub(super) fn new(session: Option<SessionKey>, body: Body, give_up: Time) -> Call {
+        Call {
+            session,
+            body,
+            request_id: None,
+            seen: Vec::new(),
+            flight: None,
+            is_in_doubt: false,
+            is_silent: false,
+            is_cancelled: false,
+            give_up,
+            not_before: Time(0),
+        }
+    }
+}
+
+/// What is under way on the connection under one correlation.
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// The kind of the request's frame.
+    pub(super) kind: u16,
+    pub(super) sent_at: Time,
+    pub(super) what: Errand,
+}
+
+#[derive(Debug)]
+pub(super) enum Errand {
+    Call(CallId),
+    /// Attaches sessions, or keeps them alive.
+    Beat(Vec<SessionKey>),
+}

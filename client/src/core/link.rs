@@ -1,0 +1,137 @@
+//! Which member to talk to, and when to try the next one.
+//!
+//! Invariant: at most one connection exists, to the member believed to lead. Back-off grows with every
+//! member that was left and is reset only when a session, or without one a call, is confirmed: a member that
+//! accepts connections and confirms nothing must not be hammered. Deliberately absent: what is said on the connection.
+
+use super::chance::Chance;
+use super::outcome::ConnectionId;
+use super::time::Time;
+
+/// Hints followed in a row without a confirmation; two members that point at each other are not believed for ever.
+const HOPS_MAX: u32 = 3;
+/// The first pause, in ms; doubled with each member that was left.
+const BACK_OFF_MS_MIN: u64 = 10;
+/// The longest pause, in ms.
+const BACK_OFF_MS_MAX: u64 = 1_000;
+/// What is remembered of the last trouble, in bytes.
+const TROUBLE_BYTES_MAX: usize = 600;
+
+/// How far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nobody needs it.
+    Idle,
+    /// The next member is tried at this moment.
+    Pausing(Time),
+    /// The driver connects, until this moment.
+    Connecting(ConnectionId, Time),
+    /// Hello was sent, and is waited for until this moment.
+    Greeting(ConnectionId, Time),
+    /// The member has welcomed us.
+    Ready(ConnectionId),
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    endpoints: Vec<String>,
+    /// Which endpoint is next when there is no hint.
+    cursor: usize,
+    hint: Option<String>,
+    hops: u32,
+    /// Members left since the last confirmation.
+    left: u32,
+    connections: u64,
+    pub(super) phase: Phase,
+    /// The member that is, or was last, talked to.
+    pub(super) address: String,
+    /// The last thing that went wrong, for people.
+    pub(super) trouble: String,
+}
+
+impl Link {
+    pub(super) fn new(endpoints: Vec<String>, chance: &mut Chance) -> Link {
+        assert!(!endpoints.is_empty(), "a client needs at least one endpoint");
+        let first = chance.below(endpoints.len() as u64);
+        Link {
+            cursor: usize::try_from(first).expect("below the number of endpoints"),
+            endpoints,
+            hint: None,
+            hops: 0,
+            left: 0,
+            connections: 0,
+            phase: Phase::Idle,
+            address: String::new(),
+            trouble: "no member was tried yet".to_owned(),
+        }
+    }
+
+    /// The connection that exists, in whatever phase.
+    pub(super) fn connection(&self) -> Option<ConnectionId> {
+        match self.phase {
+            Phase::Idle | Phase::Pausing(_) => None,
+            Phase::Connecting(connection, _) | Phase::Greeting(connection, _) | Phase::Ready(connection) => {
+                Some(connection)
+            }
+        }
+    }
+
+    pub(super) fn ready(&self) -> Option<ConnectionId> {
+        match self.phase {
+            Phase::Ready(connection) => Some(connection),
+            Phase::Idle | Phase::Pausing(_) | Phase::Connecting(..) | Phase::Greeting(..) => None,
+        }
+    }
+
+    /// When the phase ends by itself.
+    pub(super) fn deadline(&self) -> Time {
+        match self.phase {
+            Phase::Pausing(at) | Phase::Connecting(_, at) | Phase::Greeting(_, at) => at,
+            Phase::Idle | Phase::Ready(_) => Time::NEVER,
+        }
+    }
+
+    /// Gives the member up and decides when to try the next: at once when a hint says where to go.
+    pub(super) fn leave(&mut self, now: Time, trouble: &str, hint: &str, chance: &mut Chance) {
+        self.trouble = format!("{}: {trouble}", self.address);
+        self.trouble.truncate(self.trouble.floor_char_boundary(TROUBLE_BYTES_MAX));
+        let is_usable = !hint.is_empty() && hint != self.address && self.hops < HOPS_MAX;
+        if is_usable {
+            self.hops += 1;
+            self.hint = Some(hint.to_owned());
+            self.phase = Phase::Pausing(now);
+            return;
+        }
+        self.hops = 0;
+        self.hint = None;
+        self.phase = Phase::Pausing(now.plus_ns(self.pause_ns(chance)));
+        self.left = self.left.saturating_add(1);
+    }
+
+    /// The pause before the next member: none after the first one left, then doubling, half of it by chance.
+    fn pause_ns(&self, chance: &mut Chance) -> u64 {
+        let Some(doublings) = self.left.checked_sub(1) else { return 0 };
+        let ms = BACK_OFF_MS_MAX.min(BACK_OFF_MS_MIN << doublings.min(10));
+        let half = ms * 500_000;
+        half + chance.below(half)
+    }
+
+    /// Begins to connect, to the member of the hint or else to the next endpoint.
+    pub(super) fn connect(&mut self, until: Time) -> (ConnectionId, String) {
+        self.address = self.hint.take().unwrap_or_else(|| {
+            let endpoint = self.endpoints[self.cursor].clone();
+            self.cursor = (self.cursor + 1) % self.endpoints.len();
+            endpoint
+        });
+        self.connections += 1;
+        let connection = ConnectionId(self.connections);
+        self.phase = Phase::Connecting(connection, until);
+        (connection, self.address.clone())
+    }
+
+    /// The member is good: the next trouble is met without delay again.
+    pub(super) fn confirm(&mut self) {
+        self.left = 0;
+        self.hops = 0;
+    }
+}

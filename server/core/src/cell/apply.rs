@@ -1,0 +1,250 @@
+//! Committed entries into the table, and what comes of them to whoever waits for it.
+//!
+//! Invariants: every committed entry is applied once and in order; an answer that a wait was still owed
+//! goes out before anything that is learned later. Deliberately absent: what an entry does to the state.
+
+use lockstep_wire::entry::Command;
+use lockstep_wire::reply::{Attached, EndReason, Event, KeptAlive, Refusal, Reply};
+use lockstep_wire::{LogIndex, RequestId, Rows, SessionId, Status};
+
+use super::Cell;
+use super::calls::Call;
+use super::digest::DigestBook;
+use super::question::Question;
+use super::view;
+use crate::effect::{ConnectionId, Effects};
+use crate::table::{Answer, Outcome};
+use crate::time::{Span, Time};
+
+impl Cell {
+    /// Carries on with everything that the last input made possible.
+    pub(crate) fn settle(&mut self, now: Time, fx: &mut Effects) {
+        while !self.is_halted {
+            if let Some(event) = self.raft.poll_event() {
+                self.on_raft_event(event, now, fx);
+            } else if !self.apply_next(now, fx) {
+                break;
+            }
+        }
+        while let Some((call, question)) = self.questions.poll_answerable(self.table.applied()) {
+            self.answer_question(call, question, fx);
+        }
+    }
+
+    fn apply_next(&mut self, now: Time, fx: &mut Effects) -> bool {
+        let Some(committed) = self.raft.poll_committed() else { return false };
+        let index = committed.index;
+        match Command::decode(committed.payload) {
+            Ok(command) => self.table.apply(index, &command, &mut self.outcomes),
+            Err(error) => {
+                let cell = self.config.cell;
+                self.halt(fx, format!("entry {index} of cell {cell} cannot be applied: {error}"));
+                return false;
+            }
+        }
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        if self.tenure.is_serving() {
+            for outcome in outcomes.drain(..) {
+                self.on_outcome(index, outcome, now, fx);
+            }
+            self.tenure.on_applied(index);
+        }
+        outcomes.clear();
+        self.outcomes = outcomes;
+        if DigestBook::is_due(index) {
+            self.compare_digests(index, fx);
+        }
+        true
+    }
+
+    fn on_outcome(&mut self, index: LogIndex, outcome: Outcome, now: Time, fx: &mut Effects) {
+        match outcome {
+            Outcome::Reply { session, request_id, answer } => self.route(session, request_id, answer, fx),
+            Outcome::Opened { session, ttl_ms, is_new } => self.on_opened(index, session, ttl_ms, is_new, fx),
+            Outcome::OpenRefused { answer } => {
+                if let Some(call) = self.calls.take_opening(index) {
+                    answer_with(self, call, answer, fx);
+                }
+            }
+            Outcome::WaitStarted { session, acquire_id, wait_ms } => {
+                self.waits.start(session, acquire_id, now + Span::from_ms(u64::from(wait_ms)));
+            }
+            Outcome::WaitEnded { session, acquire_id } => self.waits.stop(session, acquire_id),
+            Outcome::HoldEnded { session, acquire_id, name, token, reason } => match reason {
+                EndReason::Revoked | EndReason::MaxHold => {
+                    if let Some(connection) = self.connection_of(session) {
+                        let event = Event::HoldEnded { session, acquire_id, token, reason, name: &name };
+                        fx.tell(connection, self.config.cell, &event);
+                    }
+                }
+                // Its owner asked for it, or is told that the whole session has ended.
+                EndReason::Released
+                | EndReason::Cancelled
+                | EndReason::Expired
+                | EndReason::Closed
+                | EndReason::CellRestored => {}
+            },
+            Outcome::SessionEnded { session, reason, released_total, released } => {
+                let released: Vec<&str> = released.iter().map(|name| &**name).collect();
+                self.on_session_ended(session, reason, released_total, &released, fx);
+            }
+            Outcome::ReapNeeded => {}
+        }
+    }
+
+    /// Sends an answer to whoever waits for it; a queued acquire waits on.
+    fn route(&mut self, session: SessionId, request_id: RequestId, answer: Answer, fx: &mut Effects) {
+        let key = (session, request_id);
+        let call = match answer {
+            Answer::Queued { .. } => self.calls.mutations.get(&key).copied(),
+            _ => self.calls.mutations.remove(&key),
+        };
+        if let Some(call) = call {
+            answer_with(self, call, answer, fx);
+        }
+    }
+
+    fn on_opened(&mut self, index: LogIndex, session: SessionId, ttl_ms: u32, is_new: bool, fx: &mut Effects) {
+        let call = self.calls.take_opening(index);
+        let Ok(reading) = self.table.session(session) else { return };
+        let (slot, next_request_id) = (reading.slot(), reading.next_request_id());
+        let ttl = Span::from_ms(u64::from(ttl_ms));
+        if is_new {
+            self.leases.open(slot, ttl);
+        }
+        let Some(call) = call else { return };
+        self.attach(session, slot, call.connection);
+        // The entry of this call was committed in this term, which is as good as a round; but a session
+        // whose end is on its way must not be acknowledged.
+        if self.leases.renew(slot, ttl) {
+            self.answer(call, &Reply::Opened { session, ttl_ms, next_request_id }, fx);
+        } else {
+            self.refuse(call, Status::OutcomeUnknown, "the session is about to end; open it again", fx);
+        }
+    }
+
+    fn on_session_ended(
+        &mut self,
+        session: SessionId,
+        reason: EndReason,
+        released_total: u32,
+        released: &[&str],
+        fx: &mut Effects,
+    ) {
+        for call in self.calls.take_session(session) {
+            self.refuse(call, Status::SessionExpired, reason.name(), fx);
+        }
+        let closing = self.calls.closings.remove(&session);
+        if let Some(call) = closing {
+            match reason {
+                EndReason::Closed => {
+                    let released = Rows::Slice(released);
+                    self.answer(call, &Reply::Closed { released_total, released }, fx);
+                }
+                _ => self.refuse(call, Status::SessionExpired, reason.name(), fx),
+            }
+        }
+        let Some(slot) = self.table.slot_of(session) else { return };
+        if let Some(connection) = self.attachments.connection(session, slot) {
+            if closing.is_none() {
+                fx.tell(connection, self.config.cell, &Event::SessionEnded { session, reason });
+            }
+            self.attachments.detach(session, slot);
+        }
+    }
+
+    fn connection_of(&self, session: SessionId) -> Option<ConnectionId> {
+        self.attachments.connection(session, self.table.slot_of(session)?)
+    }
+
+    fn answer_question(&mut self, call: Call, question: Question, fx: &mut Effects) {
+        match question {
+            Question::KeepAlive { count } => self.acknowledge(call, count, fx),
+            Question::Attach(proofs) => {
+                let rows: Vec<Attached> = proofs
+                    .iter()
+                    .map(|proof| match self.table.session(proof.session) {
+                        Ok(session) if session.is_opened_by(&proof.nonce) => {
+                            let (slot, ttl_ms) = (session.slot(), session.ttl_ms());
+                            let next_request_id = session.next_request_id();
+                            self.attach(proof.session, slot, call.connection);
+                            match self.leases.renew(slot, Span::from_ms(u64::from(ttl_ms))) {
+                                true => Attached {
+                                    session: proof.session,
+                                    status: Status::Ok,
+                                    ttl_ms,
+                                    next_request_id,
+                                },
+                                false => Attached::refused(proof.session, Status::OutcomeUnknown),
+                            }
+                        }
+                        Ok(_) => Attached::refused(proof.session, Status::Denied),
+                        Err(answer) => Attached::refused(proof.session, answer.status()),
+                    })
+                    .collect();
+                self.answer(call, &Reply::Attached(Rows::Slice(&rows)), fx);
+            }
+            Question::Lock(name) => view::lock(self, call, &name, fx),
+            Question::Token { name, token, session } => {
+                let checked = self.table.check(&name, token, session);
+                let reply = Reply::Checked {
+                    is_current: checked.is_current,
+                    latest_token: checked.latest_token,
+                    fence_floor: checked.fence_floor,
+                };
+                self.answer(call, &reply, fx);
+            }
+            Question::Session(session) => view::session(self, call, session, fx),
+            Question::Gone(session) => match self.table.session(session) {
+                Ok(_) => self.refuse(call, Status::NotAttached, "", fx),
+                Err(answer) => answer_with(self, call, answer, fx),
+            },
+        }
+    }
+
+    /// Acknowledges the beats that a round has confirmed. A session whose end is on its way has no row.
+    fn acknowledge(&mut self, call: Call, count: usize, fx: &mut Effects) {
+        let mut rows = std::mem::take(&mut self.kept_alive);
+        for _ in 0..count {
+            let session = self.questions.take_beating();
+            let (status, ttl_ms) = match self.table.session(session) {
+                Ok(reading) => {
+                    let (slot, ttl_ms) = (reading.slot(), reading.ttl_ms());
+                    if self.attachments.connection(session, slot) != Some(call.connection) {
+                        (Status::NotAttached, 0)
+                    } else if self.leases.renew(slot, Span::from_ms(u64::from(ttl_ms))) {
+                        (Status::Ok, ttl_ms)
+                    } else {
+                        continue;
+                    }
+                }
+                Err(answer) => (answer.status(), 0),
+            };
+            rows.push(KeptAlive { session, status, ttl_ms });
+        }
+        self.answer(call, &Reply::KeptAlive(Rows::Slice(&rows)), fx);
+        rows.clear();
+        self.kept_alive = rows;
+    }
+}
+
+/// Puts an answer of the table into a reply.
+fn answer_with(cell: &Cell, call: Call, answer: Answer, fx: &mut Effects) {
+    let reply = match answer {
+        Answer::Granted(grant) => Reply::Granted(grant),
+        Answer::Queued { position } => Reply::Queued { position },
+        Answer::TimedOut => Reply::TimedOut,
+        Answer::Cancelled => Reply::Cancelled,
+        Answer::AlreadyHeld { acquire_id, token } => Reply::AlreadyHeld { acquire_id, token },
+        Answer::Lost { token, reason } => Reply::Lost { token, reason },
+        Answer::Done => Reply::Done,
+        Answer::StaleToken => Reply::StaleToken,
+        Answer::Limit(limit) => Reply::Refused(Refusal::new(Status::Limit, limit.name())),
+        Answer::Invalid(field) => Reply::Refused(Refusal::new(Status::Invalid, field)),
+        Answer::Unsupported(field) => Reply::Refused(Refusal::new(Status::Unsupported, field)),
+        Answer::StaleRequest | Answer::SessionExpired | Answer::SessionUnknown => {
+            Reply::Refused(Refusal::new(answer.status(), ""))
+        }
+    };
+    cell.answer(call, &reply, fx);
+}

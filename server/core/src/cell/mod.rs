@@ -1,0 +1,291 @@
+//! One cell's replica: Raft and the lock table, and between them what a leader keeps in memory.
+//!
+//! Invariants: the table changes by committed entries only; whatever is said about a session or a lock is
+//! said by a leader under a read round or at the commit of an entry of its own term; losing office answers
+//! everything outstanding. Deliberately absent: sockets, files and clocks; whoever drives the cell has them.
+
+mod apply;
+mod calls;
+mod digest;
+mod lease;
+mod question;
+mod request;
+mod tenure;
+mod view;
+mod waits;
+
+#[cfg(test)]
+mod tests;
+
+use lockstep_wire::entry::Command;
+use lockstep_wire::peer::PeerMessage;
+use lockstep_wire::reply::KeptAlive;
+use lockstep_wire::{BirthId, CellId, Epoch, Incarnation, LogIndex, NodeId};
+
+use crate::effect::{DrainId, Effect, Effects, Halt, RecordHead};
+use crate::input::Input;
+use crate::raft::{Raft, RaftConfig, Restored};
+use crate::table::{Limits, Outcomes, Table};
+use crate::time::{Span, Time};
+
+use calls::{Attachments, Calls};
+use digest::DigestBook;
+use lease::Leases;
+use question::Questions;
+use tenure::Tenure;
+use waits::WaitTimers;
+
+/// Bytes of entries that a cell keeps in memory for its followers, beyond those not applied yet.
+const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of entries on their way to one follower.
+const INFLIGHT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The longest time between two steps, well below what counts as a stall.
+const STEP_EVERY: Span = Span::from_ms(50);
+/// Between two turns in which a new leader arms sessions.
+const ARM_EVERY: Span = Span::from_ms(1);
+
+/// A member of the cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its node.
+    pub node: NodeId,
+    /// Where it serves clients, `host:port`.
+    pub client_address: String,
+}
+
+/// What a replica is told at its start.
+#[derive(Clone, Debug)]
+pub struct CellConfig {
+    /// The cell.
+    pub cell: CellId,
+    /// This node.
+    pub node: NodeId,
+    /// Every member, this one included, by id.
+    pub members: Vec<Member>,
+    /// The life of this node's data directory.
+    pub incarnation: Incarnation,
+    /// Random; names the birth of the cell if it is this node that gives it.
+    pub birth_id: BirthId,
+    /// What the cell's numbers start above.
+    pub epoch: Epoch,
+    /// How much of everything it takes.
+    pub limits: Limits,
+    /// Between two heartbeats of a leader.
+    pub heartbeat: Span,
+    /// The shortest silence after which a member campaigns.
+    pub election_min: Span,
+    /// The longest one.
+    pub election_max: Span,
+    /// Between two rounds that carry keep-alives only.
+    pub round_pace: Span,
+    /// What the jitter of elections is drawn from.
+    pub seed: u64,
+    /// Which cell serves which namespace; an empty one stands for all the others.
+    pub routes: Vec<(String, CellId)>,
+}
+
+/// One cell's replica.
+#[derive(Debug)]
+pub struct Cell {
+    config: CellConfig,
+    raft: Raft,
+    table: Table,
+    tenure: Tenure,
+    leases: Leases,
+    waits: WaitTimers,
+    calls: Calls,
+    attachments: Attachments,
+    questions: Questions,
+    digests: DigestBook,
+    outcomes: Outcomes,
+    /// Room for the rows of one acknowledgement.
+    kept_alive: Vec<KeptAlive>,
+    drains: u64,
+    is_stopping: bool,
+    is_halted: bool,
+}
+
+/// The records of one cell as they come out of its shard's log, in order.
+#[derive(Debug, Default)]
+pub struct Restore(Restored);
+
+impl Restore {
+    /// Nothing yet.
+    pub fn new() -> Restore {
+        Restore(Restored::new())
+    }
+
+    /// Takes the next record.
+    ///
+    /// # Errors
+    /// A payload that is not what its kind says; the log must not be used.
+    pub fn on_record(&mut self, head: RecordHead, payload: &[u8]) -> Result<(), Halt> {
+        self.0.on_record(head, payload)
+    }
+}
+
+impl Cell {
+    /// A replica as its log left it.
+    ///
+    /// # Panics
+    /// When the config contradicts itself; whoever read it has checked.
+    pub fn new(config: CellConfig, restore: Restore, now: Time) -> Cell {
+        let mut blank = Vec::new();
+        Command::Blank.encode(&mut blank);
+        let raft = Raft::new(
+            RaftConfig {
+                cell: config.cell,
+                node: config.node,
+                members: config.members.iter().map(|member| member.node).collect(),
+                incarnation: config.incarnation,
+                birth_id: config.birth_id,
+                heartbeat: config.heartbeat,
+                election_min: config.election_min,
+                election_max: config.election_max,
+                seed: config.seed,
+                blank,
+                cache_bytes_max: CACHE_BYTES_MAX,
+                inflight_bytes_max: INFLIGHT_BYTES_MAX,
+                round_pace: config.round_pace,
+            },
+            restore.0,
+            now,
+        );
+        let table = Table::new(config.epoch, config.limits);
+        Cell {
+            config,
+            raft,
+            table,
+            tenure: Tenure::default(),
+            leases: Leases::default(),
+            waits: WaitTimers::default(),
+            calls: Calls::default(),
+            attachments: Attachments::default(),
+            questions: Questions::default(),
+            digests: DigestBook::default(),
+            outcomes: Outcomes::new(),
+            kept_alive: Vec::new(),
+            drains: 0,
+            is_stopping: false,
+            is_halted: false,
+        }
+    }
+
+    /// Takes what happened and says what to do. Whatever comes after a halt is ignored.
+    pub fn step(&mut self, now: Time, input: Input<'_>, fx: &mut Effects) {
+        if self.is_halted {
+            return;
+        }
+        self.leases.on_step(now);
+        match input {
+            Input::Tick => self.on_tick(now, fx),
+            Input::EndOfTurn => {
+                self.keep_office(now, fx);
+                self.raft.on_end_of_turn(now, fx);
+            }
+            Input::Drained(drain) => self.on_drained(drain, now, fx),
+            Input::Durable(append) => self.raft.on_durable(append, now, fx),
+            Input::LogRead(read) => self.raft.on_log_read(&read, now, fx),
+            Input::LinkUp { peer } => self.raft.on_link_up(peer, now, fx),
+            Input::LinkDown { peer, is_refused } => self.raft.on_link_down(peer, is_refused, now, fx),
+            Input::Peer { from, message } => self.on_peer(from, &message, now, fx),
+            Input::Beat { from, beat } => self.raft.on_beat(from, beat, now, fx),
+            Input::Request { connection, correlation, request } => {
+                self.on_request(connection, correlation, &request, now, fx);
+            }
+            Input::Malformed { connection, head, error } => self.on_malformed(connection, head, error, fx),
+            Input::Disconnected { connection } => self.on_disconnected(connection),
+            Input::Stop => self.on_stop(now, fx),
+        }
+        self.settle(now, fx);
+    }
+
+    /// When the cell wants a tick at the latest.
+    pub fn deadline(&self) -> Time {
+        self.raft.deadline().min(self.office_deadline())
+    }
+
+    fn office_deadline(&self) -> Time {
+        if !self.tenure.is_serving() {
+            return Time::NEVER;
+        }
+        let stepped = self.leases.stepped();
+        let leases = match (self.tenure.is_draining() || self.tenure.is_ending(), self.leases.has_due()) {
+            (true, _) => Time::NEVER,
+            (false, true) => stepped,
+            (false, false) => self.leases.deadline(),
+        };
+        let arming = if self.tenure.is_arming() { stepped + ARM_EVERY } else { Time::NEVER };
+        (stepped + STEP_EVERY).min(self.waits.deadline()).min(leases).min(arming)
+    }
+
+    /// The leader that this replica knows, and where it serves clients.
+    pub fn leader(&self) -> (NodeId, &str) {
+        let leader = self.raft.leader();
+        let member = self.config.members.iter().find(|member| member.node == leader);
+        (leader, member.map_or("", |member| member.client_address.as_str()))
+    }
+
+    /// The replicated state, for whoever compares or measures it.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The Raft node, for whoever watches it.
+    pub fn raft(&self) -> &Raft {
+        &self.raft
+    }
+
+    /// How far the table has applied the log.
+    pub fn applied(&self) -> LogIndex {
+        self.table.applied()
+    }
+
+    fn on_tick(&mut self, now: Time, fx: &mut Effects) {
+        self.raft.on_tick(now, fx);
+        self.keep_office(now, fx);
+    }
+
+    fn on_peer(&mut self, from: NodeId, message: &PeerMessage<'_>, now: Time, fx: &mut Effects) {
+        match message {
+            PeerMessage::Digest { index, digest } => {
+                if self.raft.accepts(from) && self.raft.is_leader() {
+                    self.on_digest(from, *index, *digest, fx);
+                }
+            }
+            PeerMessage::DigestDisagrees { index, digest } => {
+                if self.raft.accepts(from) && self.digests.own(*index).is_some_and(|own| own != *digest) {
+                    self.halt(fx, disagreement(self.config.cell, *index));
+                }
+            }
+            PeerMessage::CellHello(_)
+            | PeerMessage::Refused { .. }
+            | PeerMessage::Manifest(_)
+            | PeerMessage::ManifestStored { .. }
+            | PeerMessage::Born { .. }
+            | PeerMessage::Vote { .. }
+            | PeerMessage::VoteReply { .. }
+            | PeerMessage::TakeOver { .. }
+            | PeerMessage::Append(_)
+            | PeerMessage::AppendReply { .. } => self.raft.on_message(from, message, now, fx),
+        }
+    }
+
+    fn drain(&mut self, fx: &mut Effects) -> DrainId {
+        self.drains += 1;
+        fx.push(Effect::Drain(DrainId(self.drains)));
+        DrainId(self.drains)
+    }
+
+    fn halt(&mut self, fx: &mut Effects, reason: String) {
+        self.is_halted = true;
+        fx.push(Effect::Halt(Halt { reason }));
+    }
+}
+
+fn disagreement(cell: CellId, index: LogIndex) -> String {
+    format!(
+        "the state of cell {cell} after entry {index} differs from that of a majority of its members; this \
+         replica must not go on: keep its data directory for an inquiry and replace the replica by a new member"
+    )
+}

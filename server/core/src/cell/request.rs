@@ -1,0 +1,313 @@
+//! What clients ask: checked, admitted, and turned into entries or questions.
+//!
+//! Invariants: a request that is refused here was not executed and changed nothing; a keep-alive is never
+//! refused for load (DESIGN section 6.2). Deliberately absent: what a command does; that is the table's.
+
+use lockstep_wire::entry::Command;
+use lockstep_wire::frame::Head;
+use lockstep_wire::limit::{LOCK_DELAY_MS_MAX, WAIT_MS_MAX};
+use lockstep_wire::reply::{EndReason, Refusal, Reply};
+use lockstep_wire::request::{Acquire, Mutation, Request, SessionProof, kind};
+use lockstep_wire::{Correlation, DecodeError, LogIndex, Name, Rows, SessionId, Status};
+
+use super::calls::Call;
+use super::question::Question;
+use super::{Cell, view};
+use crate::effect::{ConnectionId, Effects};
+use crate::raft::Urgency;
+use crate::table::SessionSlot;
+use crate::time::Time;
+
+/// Entries on their way to a majority from which on acquires are refused; opening a session is refused
+/// at half of it, releases and cancels at twice.
+const BACKLOG_MAX: u64 = 32_768;
+/// Questions that wait for a round from which on reads are refused.
+const QUESTIONS_MAX: usize = 32_768;
+/// When to come back after a refusal for load, in ms.
+const RETRY_AFTER_MS: u32 = 50;
+
+/// How much a request may ask of a busy leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// Frees something: admitted as long as there is any room.
+    Frees,
+    /// Takes something.
+    Takes,
+    /// Brings somebody new.
+    Opens,
+}
+
+impl Cell {
+    /// Takes a client's request.
+    pub(crate) fn on_request(
+        &mut self,
+        connection: ConnectionId,
+        correlation: Correlation,
+        request: &Request<'_>,
+        now: Time,
+        fx: &mut Effects,
+    ) {
+        let call = Call { connection, correlation, asked: request.kind() };
+        match request {
+            Request::Status => return view::status(self, call, fx),
+            Request::Routes => return view::routes(self, call, fx),
+            _ if !self.raft.is_leader() => return self.refuse_follower(call, fx),
+            _ => {}
+        }
+        match request {
+            Request::Status | Request::Routes => {}
+            Request::KeepAlive(sessions) => self.on_keep_alive(call, sessions, now, fx),
+            Request::AttachSessions(proofs) => self.on_attach(call, proofs, now, fx),
+            Request::OpenSession { client_id, ttl_ms, nonce } => {
+                let command = Command::OpenSession { client_id, ttl_ms: *ttl_ms, nonce: *nonce };
+                if let Some(index) = self.admit(call, Admission::Opens, &command, now, fx) {
+                    self.attachments.on_connected(connection);
+                    self.calls.openings.push_back((index, call));
+                }
+            }
+            Request::CloseSession { session } => self.on_close(call, *session, now, fx),
+            Request::Acquire(acquire) => self.on_acquire(call, acquire, now, fx),
+            Request::Cancel { mutation, acquire_id } => {
+                let command = Command::Cancel { mutation: *mutation, acquire_id: *acquire_id };
+                self.on_mutation(call, mutation, Admission::Frees, &command, now, fx);
+            }
+            Request::Release { mutation, acquire_id, name, token } => {
+                let command =
+                    Command::Release { mutation: *mutation, acquire_id: *acquire_id, name, token: *token };
+                self.on_mutation(call, mutation, Admission::Frees, &command, now, fx);
+            }
+            Request::CheckToken { name, token, session } => {
+                let session = (session.0 != 0).then_some(*session);
+                let question = Question::Token { name: Box::from(*name), token: *token, session };
+                self.on_read(call, name, question, now, fx);
+            }
+            Request::GetLock { name } => {
+                self.on_read(call, name, Question::Lock(Box::from(*name)), now, fx);
+            }
+            Request::GetSession { session } => {
+                self.ask(call, Question::Session(*session), LogIndex(0), Urgency::Now, now, fx);
+            }
+        }
+    }
+
+    /// Answers a frame that is no request of this cell.
+    pub(crate) fn on_malformed(
+        &mut self,
+        connection: ConnectionId,
+        head: Head,
+        error: Option<DecodeError>,
+        fx: &mut Effects,
+    ) {
+        let call = Call { connection, correlation: head.correlation, asked: head.kind & !kind::REPLY };
+        match error {
+            Some(error @ (DecodeError::UnknownKind(_) | DecodeError::UnknownLevel(_))) => {
+                self.refuse(call, Status::Unsupported, &error.to_string(), fx);
+            }
+            Some(
+                error @ (DecodeError::Truncated(_)
+                | DecodeError::Trailing { .. }
+                | DecodeError::Invalid(_)
+                | DecodeError::TooLarge(_)),
+            ) => self.refuse(call, Status::Invalid, &error.to_string(), fx),
+            None => {
+                let detail = format!("this connection serves cell {}, not cell {}", self.config.cell, head.cell);
+                self.refuse(call, Status::WrongCell, &detail, fx);
+            }
+        }
+    }
+
+    fn refuse_follower(&mut self, call: Call, fx: &mut Effects) {
+        let status = if self.is_stopping { Status::ShuttingDown } else { Status::NotLeader };
+        let (leader, address) = self.leader();
+        let refusal = Refusal { leader, leader_address: address, ..Refusal::new(status, "") };
+        fx.reply(call.connection, self.config.cell, call.asked, call.correlation, &Reply::Refused(refusal));
+    }
+
+    /// Answers a call.
+    pub(crate) fn answer(&self, call: Call, reply: &Reply<'_>, fx: &mut Effects) {
+        fx.reply(call.connection, self.config.cell, call.asked, call.correlation, reply);
+    }
+
+    /// Answers a call with a refusal that needs no more than a word.
+    pub(crate) fn refuse(&self, call: Call, status: Status, detail: &str, fx: &mut Effects) {
+        self.answer(call, &Reply::Refused(Refusal::new(status, detail)), fx);
+    }
+
+    fn overloaded(&self, call: Call, fx: &mut Effects) {
+        let refusal = Refusal {
+            retry_after_ms: RETRY_AFTER_MS,
+            ..Refusal::new(Status::Overloaded, "more is on its way to a majority than this leader takes")
+        };
+        self.answer(call, &Reply::Refused(refusal), fx);
+    }
+
+    /// Proposes a command unless the leader is too busy, cut off, or about to go.
+    fn admit(
+        &mut self,
+        call: Call,
+        admission: Admission,
+        command: &Command<'_>,
+        now: Time,
+        fx: &mut Effects,
+    ) -> Option<LogIndex> {
+        let room = match admission {
+            Admission::Frees => BACKLOG_MAX * 2,
+            Admission::Takes => BACKLOG_MAX,
+            Admission::Opens => BACKLOG_MAX / 2,
+        };
+        if self.is_stopping {
+            self.refuse(call, Status::ShuttingDown, "this node is stopping; ask another member", fx);
+            return None;
+        }
+        if self.raft.is_commit_stalled(now) {
+            self.refuse(call, Status::NoQuorum, "nothing has reached a majority for an election timeout", fx);
+            return None;
+        }
+        if self.raft.last_index().0 - self.raft.committed().0 >= room {
+            self.overloaded(call, fx);
+            return None;
+        }
+        let index = self.propose(command, now, fx);
+        if index.is_none() {
+            self.refuse(call, Status::NoQuorum, "leadership is moving to another member", fx);
+        }
+        index
+    }
+
+    fn on_acquire(&mut self, call: Call, acquire: &Acquire<'_>, now: Time, fx: &mut Effects) {
+        if let Some(error) = acquire.names.iter().find_map(|name| Name::parse(name).err()) {
+            return self.refuse(call, Status::Invalid, &format!("name: {error}"), fx);
+        }
+        if acquire.wait_ms > WAIT_MS_MAX {
+            return self.refuse(call, Status::Invalid, "wait_ms: at most a day", fx);
+        }
+        if acquire.lock_delay_ms > LOCK_DELAY_MS_MAX {
+            return self.refuse(call, Status::Invalid, "lock_delay_ms: at most a minute", fx);
+        }
+        self.on_mutation(call, &acquire.mutation, Admission::Takes, &Command::Acquire(*acquire), now, fx);
+    }
+
+    fn on_mutation(
+        &mut self,
+        call: Call,
+        mutation: &Mutation<'_>,
+        admission: Admission,
+        command: &Command<'_>,
+        now: Time,
+        fx: &mut Effects,
+    ) {
+        if self.attached(mutation.session, call.connection).is_none() {
+            return self.refuse_unattached(call, fx);
+        }
+        if self.admit(call, admission, command, now, fx).is_some() {
+            self.calls.mutations.insert((mutation.session, mutation.request_id), call);
+        }
+    }
+
+    /// The slot of a live session that is attached to this connection.
+    pub(crate) fn attached(&self, session: SessionId, connection: ConnectionId) -> Option<SessionSlot> {
+        let slot = self.table.session(session).ok()?.slot();
+        (self.attachments.connection(session, slot) == Some(connection)).then_some(slot)
+    }
+
+    fn refuse_unattached(&self, call: Call, fx: &mut Effects) {
+        self.refuse(call, Status::NotAttached, "the session is not attached to this connection", fx);
+    }
+
+    fn on_close(&mut self, call: Call, session: SessionId, now: Time, fx: &mut Effects) {
+        if self.table.session(session).is_err() {
+            return self.ask(call, Question::Gone(session), LogIndex(0), Urgency::Now, now, fx);
+        }
+        let Some(slot) = self.attached(session, call.connection) else {
+            return self.refuse_unattached(call, fx);
+        };
+        let sessions = [session];
+        let command = Command::EndSessions {
+            reason: EndReason::Closed,
+            sessions: Rows::Slice(&sessions),
+        };
+        if self.admit(call, Admission::Frees, &command, now, fx).is_some() {
+            self.leases.doom(slot);
+            self.calls.closings.insert(session, call);
+        }
+    }
+
+    fn on_read(&mut self, call: Call, name: &str, question: Question, now: Time, fx: &mut Effects) {
+        match Name::parse(name) {
+            Ok(_) => self.ask(call, question, LogIndex(0), Urgency::Now, now, fx),
+            Err(error) => self.refuse(call, Status::Invalid, &format!("name: {error}"), fx),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        call: Call,
+        question: Question,
+        after: LogIndex,
+        urgency: Urgency,
+        now: Time,
+        fx: &mut Effects,
+    ) {
+        if self.questions.len() >= QUESTIONS_MAX {
+            return self.overloaded(call, fx);
+        }
+        match self.raft.ask_round(now, urgency) {
+            Some(round) => self.questions.ask(round, after, call, question),
+            None => self.refuse_follower(call, fx),
+        }
+    }
+
+    fn on_keep_alive(&mut self, call: Call, sessions: &Rows<'_, SessionId>, now: Time, fx: &mut Effects) {
+        let Some(round) = self.raft.ask_round(now, Urgency::Paced) else {
+            return self.refuse_follower(call, fx);
+        };
+        let mut count = 0;
+        for session in sessions.iter() {
+            let is_first = match self.attached(session, call.connection) {
+                Some(slot) => self.leases.on_beat(slot),
+                None => true,
+            };
+            if is_first {
+                self.questions.add_beating(session);
+                count += 1;
+            }
+        }
+        self.questions.ask(round, LogIndex(0), call, Question::KeepAlive { count });
+    }
+
+    fn on_attach(
+        &mut self,
+        call: Call,
+        proofs: &Rows<'_, SessionProof>,
+        now: Time,
+        fx: &mut Effects,
+    ) {
+        self.attachments.on_connected(call.connection);
+        for proof in proofs.iter() {
+            if let Ok(session) = self.table.session(proof.session)
+                && session.is_opened_by(&proof.nonce)
+            {
+                let slot = session.slot();
+                self.attach(proof.session, slot, call.connection);
+                self.leases.forget_beat(slot);
+            }
+        }
+        let question = Question::Attach(proofs.iter().collect());
+        self.ask(call, question, self.raft.last_index(), Urgency::Now, now, fx);
+    }
+
+    /// Ties a session to a connection. What it had outstanding on another one is sent again by its client.
+    pub(crate) fn attach(&mut self, session: SessionId, slot: SessionSlot, connection: ConnectionId) {
+        if self.attachments.attach(session, slot, connection).is_some() {
+            self.calls.take_session(session);
+        }
+    }
+
+    /// A client's connection is gone: its sessions live on, unattached. Answers that still wait for a round or
+    /// an entry go nowhere.
+    pub(crate) fn on_disconnected(&mut self, connection: ConnectionId) {
+        for (session, _) in self.attachments.on_disconnected(connection) {
+            self.calls.take_session(session);
+        }
+    }
+}

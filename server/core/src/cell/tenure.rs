@@ -1,0 +1,249 @@
+//! What a leader does from taking office to losing it: leases, timers, expiry, reaping.
+//!
+//! Invariants: nothing is armed before the leader's blank entry has been applied; taking office scans
+//! nothing, it walks on a little in every turn; no session is ended before the input that was waiting has
+//! been drained (DESIGN section 4.4).
+
+use lockstep_wire::entry::Command;
+use lockstep_wire::reply::{EndReason, Event, Refusal, Reply};
+use lockstep_wire::{LogIndex, NodeId, Rows, Status};
+
+use super::digest::Verdict;
+use super::{Cell, disagreement};
+use crate::effect::{DrainId, Effect, Effects, Lane, Report};
+use crate::raft::RaftEvent;
+use crate::time::{Span, Time};
+use lockstep_wire::peer::PeerMessage;
+
+/// Slots of sessions, and of waits, that a new leader arms in one turn.
+const ARM_PER_TURN: u32 = 1_024;
+/// Sessions in one entry that ends them.
+const EXPIRE_PER_ENTRY: usize = 256;
+
+/// How far this replica's tenure has come.
+#[derive(Debug, Default)]
+pub(crate) struct Tenure {
+    is_serving: bool,
+    /// Where the walk over the sessions goes on; none when it is over.
+    sessions_from: Option<u32>,
+    /// Where the walk over the waits goes on; none when it is over.
+    waits_from: Option<u32>,
+    /// The drain that must be over before sessions are ended.
+    draining: Option<DrainId>,
+    /// The entry that ends sessions, or reaps, and is not applied yet.
+    ending: Option<LogIndex>,
+    reaping: Option<LogIndex>,
+}
+
+impl Tenure {
+    /// Whether expiry waits for input to be drained.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_some()
+    }
+
+    /// Whether an entry that ends sessions is on its way.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Whether the leader's blank entry has been applied.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.is_serving
+    }
+
+    /// Notes that an entry has been applied: what waited for it may go on.
+    pub(crate) fn on_applied(&mut self, index: LogIndex) {
+        self.ending = self.ending.filter(|ending| *ending != index);
+        self.reaping = self.reaping.filter(|reaping| *reaping != index);
+    }
+
+    /// Whether sessions or waits are left to be armed.
+    pub(crate) fn is_arming(&self) -> bool {
+        self.sessions_from.is_some() || self.waits_from.is_some()
+    }
+}
+
+impl Cell {
+    /// Takes what Raft says about the office.
+    pub(crate) fn on_raft_event(&mut self, event: RaftEvent, now: Time, fx: &mut Effects) {
+        match event {
+            RaftEvent::Elected { .. } => self.tenure = Tenure::default(),
+            RaftEvent::Serving { term } => {
+                fx.push(Effect::Report(Report::Leading { term }));
+                self.take_office(now, fx);
+            }
+            RaftEvent::Deposed { term, reason } => {
+                fx.push(Effect::Report(Report::Deposed { term, reason }));
+                self.leave_office(fx);
+            }
+            RaftEvent::LeaderChanged { leader } => {
+                if leader != NodeId(0) && leader != self.config.node {
+                    fx.push(Effect::Report(Report::Following { term: self.raft.term(), leader }));
+                }
+            }
+            RaftEvent::RoundConfirmed(round) => self.questions.on_confirmed(round),
+            RaftEvent::Born => fx.push(Effect::Report(Report::Born)),
+        }
+    }
+
+    fn take_office(&mut self, now: Time, fx: &mut Effects) {
+        self.leases.take_office();
+        self.waits.clear();
+        self.digests.clear_reports();
+        self.tenure = Tenure {
+            is_serving: true,
+            sessions_from: Some(0),
+            waits_from: Some(0),
+            ..Tenure::default()
+        };
+        self.keep_office(now, fx);
+    }
+
+    /// Answers whatever is outstanding: it is not this replica's to decide any more.
+    fn leave_office(&mut self, fx: &mut Effects) {
+        self.tenure = Tenure::default();
+        self.waits.clear();
+        let (leader, address) = self.leader();
+        let address = address.to_owned();
+        for call in self.calls.take_all() {
+            let refusal = Refusal {
+                leader,
+                leader_address: &address,
+                ..Refusal::new(Status::OutcomeUnknown, "the leader lost its office; ask again with the same request id")
+            };
+            self.answer(call, &Reply::Refused(refusal), fx);
+        }
+        for call in self.questions.take_all() {
+            let refusal = Refusal { leader, leader_address: &address, ..Refusal::new(Status::NotLeader, "") };
+            self.answer(call, &Reply::Refused(refusal), fx);
+        }
+        self.attachments.clear();
+    }
+
+    /// Walks on: arms timers, notices deadlines, cancels waits whose time is over.
+    pub(crate) fn keep_office(&mut self, now: Time, fx: &mut Effects) {
+        if !self.tenure.is_serving {
+            return;
+        }
+        self.arm_sessions();
+        self.arm_waits(now);
+        while let Some((session, acquire_id)) = self.waits.poll_due(now) {
+            if self.propose(&Command::CancelWait { session, acquire_id }, now, fx).is_none() {
+                self.waits.start(session, acquire_id, now + self.config.heartbeat);
+                break;
+            }
+        }
+        if self.table.needs_reaping() && self.tenure.reaping.is_none() {
+            self.tenure.reaping = self.propose(&Command::Reap, now, fx);
+        }
+        if self.tenure.draining.is_none() && self.tenure.ending.is_none() && self.leases.notice_due() {
+            self.tenure.draining = Some(self.drain(fx));
+        }
+    }
+
+    fn arm_sessions(&mut self) {
+        let Some(from) = self.tenure.sessions_from else { return };
+        let leases = &mut self.leases;
+        self.tenure.sessions_from = self.table.walk_sessions(from, ARM_PER_TURN, |session| {
+            leases.arm(session.slot, Span::from_ms(u64::from(session.ttl_ms)));
+        });
+    }
+
+    fn arm_waits(&mut self, now: Time) {
+        let Some(from) = self.tenure.waits_from else { return };
+        let waits = &mut self.waits;
+        self.tenure.waits_from = self.table.walk_waits(from, ARM_PER_TURN, |wait| {
+            let deadline = now + Span::from_ms(u64::from(wait.wait_ms));
+            waits.start(wait.session, wait.acquire_id, deadline);
+        });
+    }
+
+    /// The input that was waiting has been given: what is due still has been silent for a whole TTL.
+    pub(crate) fn on_drained(&mut self, drain: DrainId, now: Time, fx: &mut Effects) {
+        if self.tenure.draining != Some(drain) {
+            return;
+        }
+        self.tenure.draining = None;
+        let mut slots = Vec::new();
+        let mut ending = Vec::new();
+        while ending.len() < EXPIRE_PER_ENTRY
+            && let Some(slot) = self.leases.poll_due()
+        {
+            if let Some(session) = self.table.session_at(slot)
+                && !self.leases.is_doomed(slot)
+            {
+                slots.push(slot);
+                ending.push(session.id());
+            }
+        }
+        if ending.is_empty() {
+            return;
+        }
+        let command = Command::EndSessions { reason: EndReason::Expired, sessions: Rows::Slice(&ending) };
+        self.tenure.ending = self.propose(&command, now, fx);
+        for slot in slots {
+            match self.tenure.ending {
+                Some(_) => self.leases.doom(slot),
+                None => self.leases.put_back(slot),
+            }
+        }
+    }
+
+    /// Appends an entry of the leader's own; none when it has lost its office.
+    pub(crate) fn propose(&mut self, command: &Command<'_>, now: Time, fx: &mut Effects) -> Option<LogIndex> {
+        self.raft.propose(now, fx, |out| command.encode(out))
+    }
+
+    /// The node is about to stop: clients are told, and leadership goes to another member.
+    pub(crate) fn on_stop(&mut self, now: Time, fx: &mut Effects) {
+        if self.is_stopping {
+            return;
+        }
+        self.is_stopping = true;
+        let connections: Vec<_> = self.attachments.connections().collect();
+        for connection in connections {
+            let event = Event::ShuttingDown { leader: NodeId(0), leader_address: "" };
+            fx.tell(connection, self.config.cell, &event);
+        }
+        self.raft.on_stop(now, fx);
+    }
+
+    /// Notes this replica's digest where digests are compared.
+    pub(crate) fn compare_digests(&mut self, index: LogIndex, fx: &mut Effects) {
+        let digest = self.table.digest();
+        self.digests.note(index, digest);
+        if self.raft.is_leader() {
+            self.on_digest(self.config.node, index, digest, fx);
+        } else if self.raft.leader() != NodeId(0) {
+            let message = PeerMessage::Digest { index, digest };
+            fx.send(self.raft.leader(), Lane::Control, self.config.cell, &message);
+        }
+    }
+
+    /// Takes one member's digest, and stops whoever disagrees with a majority.
+    pub(crate) fn on_digest(&mut self, from: NodeId, index: LogIndex, digest: u64, fx: &mut Effects) {
+        match self.digests.on_reported(from, index, digest, self.config.members.len()) {
+            None => {}
+            Some(Verdict::Disagree { index, digest, members }) => {
+                for member in members {
+                    let reason = disagreement(self.config.cell, index);
+                    fx.push(Effect::Report(Report::Refused { peer: member, reason: reason.clone() }));
+                    if member == self.config.node {
+                        self.halt(fx, reason);
+                    } else {
+                        let message = PeerMessage::DigestDisagrees { index, digest };
+                        fx.send(member, Lane::Control, self.config.cell, &message);
+                    }
+                }
+            }
+            Some(Verdict::NoMajority { index }) => {
+                let reason = format!(
+                    "after entry {index} of cell {} no digest is that of a majority; the replicas have \
+                     diverged: stop writing and keep every data directory for an inquiry",
+                    self.config.cell
+                );
+                fx.push(Effect::Report(Report::Refused { peer: from, reason }));
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! A node: a formatted data directory, its listeners, and one thread for each of its shards.
+//!
+//! Invariant: a node listens on both ports or on none, and runs only over a directory that is its own, is
+//! formatted, and is used by nobody else. Deliberately absent: where its settings come from.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use lockstep_core::hello::{Identity, shard_of};
+use lockstep_core::table::Limits;
+use lockstep_core::{CellConfig, Member, Span};
+use lockstep_ring::net::{self, SocketOptions};
+use lockstep_ring::probe::{self, Needs};
+use lockstep_ring::storage::DataDirectory;
+use lockstep_wal::Superblock;
+use lockstep_wire::{BirthId, CellId, Epoch, NodeId};
+
+use crate::shard::handoff::{Mailbox, Mailboxes};
+use crate::shard::{self, CLIENT_BUFFERS, Listeners, PEER_BUFFERS, RING, ShardError, ShardPlan};
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: u32 = 4_096;
+/// Descriptors of a node beside its connections: log files, rings, links and a margin.
+const OWN_FILES: u64 = 256;
+/// Connections that a node needs room for at least.
+const CONNECTIONS_MIN: u64 = 512;
+
+/// How long a cell waits for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Between two heartbeats of a leader, in ms.
+    pub heartbeat_ms: u64,
+    /// The shortest silence after which a member campaigns, in ms.
+    pub election_ms_min: u64,
+    /// The longest one, in ms.
+    pub election_ms_max: u64,
+    /// Between two read rounds that carry keep-alives only, in ms.
+    pub round_pace_ms: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing { heartbeat_ms: 50, election_ms_min: 500, election_ms_max: 1_000, round_pace_ms: 3 }
+    }
+}
+
+/// A node of the cluster as the others reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Its id.
+    pub node: NodeId,
+    /// Where it serves clients, as clients are told.
+    pub client: String,
+    /// Where it serves members.
+    pub peer: SocketAddr,
+}
+
+/// What a node is told at its start.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Its data directory, formatted.
+    pub data: PathBuf,
+    /// Which node it is to be; the directory must say the same.
+    pub node: NodeId,
+    /// Every node, this one included, by id.
+    pub nodes: Vec<NodeAddress>,
+    /// How many cells the cluster has; every node has a replica of each.
+    pub cells: u16,
+    /// Which cell serves which namespace; an empty one stands for all the others.
+    pub routes: Vec<(String, CellId)>,
+    /// How long it waits for what.
+    pub timing: Timing,
+}
+
+/// Why a node did not start, or did not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The host lacks something.
+    #[error("{0}")]
+    Host(#[from] probe::Shortage),
+    /// A port cannot be had.
+    #[error("cannot listen on {address}: {source}; choose another address or stop whoever has it")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The data directory cannot be used.
+    #[error("{path}: {reason}", path = path.display())]
+    Data {
+        /// The directory.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The kernel gave no randomness or no thread.
+    #[error("{what}: {reason}")]
+    Kernel {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// A shard has ended.
+    #[error("{0}")]
+    Shard(#[from] ShardError),
+}
+
+/// The two sockets of a node, bound before anything else is done.
+#[derive(Debug)]
+pub struct Ports {
+    listeners: Listeners,
+    /// Where clients connect.
+    pub client: SocketAddr,
+    /// Where members connect.
+    pub peer: SocketAddr,
+}
+
+impl Ports {
+    /// Binds both; on failure neither stays bound.
+    pub fn bind(client: SocketAddr, peer: SocketAddr) -> Result<Ports, NodeError> {
+        let listen = |address| {
+            let listener = net::listen(address, BACKLOG, &SocketOptions::default());
+            let bound = listener.and_then(|fd| net::local_address(&fd).map(|address| (fd, address)));
+            bound.map_err(|source| NodeError::Listen { address, source })
+        };
+        let (client_fd, client) = listen(client)?;
+        let (peer_fd, peer) = listen(peer)?;
+        Ok(Ports { listeners: Listeners { client: client_fd, peer: peer_fd }, client, peer })
+    }
+}
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    mailboxes: Mailboxes,
+    stop: Arc<AtomicBool>,
+    shards: Vec<JoinHandle<()>>,
+    ended: mpsc::Receiver<Result<(), ShardError>>,
+    /// Keeps the directory locked for as long as the node lives.
+    _directory: DataDirectory,
+}
+
+impl Node {
+    /// Starts every shard; comes back when each has recovered its log and serves.
+    pub fn start(config: NodeConfig, ports: Ports) -> Result<Node, NodeError> {
+        let open_files = raise_open_files(&config)?;
+        let (directory, superblock) = claim(&config)?;
+        let mailboxes: Mailboxes = Arc::new((0..superblock.shards).map(|_| Mailbox::default()).collect());
+        let stop = Arc::new(AtomicBool::new(false));
+        let (end, ended) = mpsc::channel();
+        let (ready, is_ready) = mpsc::channel();
+        let mut listeners = Some(ports.listeners);
+        let mut shards = Vec::new();
+        let connections_max = usize::try_from((open_files - OWN_FILES) / u64::from(superblock.shards));
+        for shard in 0..superblock.shards {
+            let plan = ShardPlan {
+                shard,
+                identity: Identity {
+                    cluster: superblock.cluster,
+                    node: superblock.node,
+                    cells: config.cells,
+                    shards: superblock.shards,
+                },
+                incarnation: superblock.incarnation,
+                data: config.data.clone(),
+                superblock,
+                salt: random()?,
+                cells: cells_of(&config, &superblock, shard)?,
+                peers: config
+                    .nodes
+                    .iter()
+                    .filter(|other| other.node != config.node)
+                    .map(|other| (other.node, other.peer))
+                    .collect(),
+                listeners: listeners.take(),
+                mailboxes: Arc::clone(&mailboxes),
+                stop: Arc::clone(&stop),
+                connections_max: connections_max.unwrap_or(usize::MAX),
+                origin: Instant::now(),
+            };
+            let (end, ready) = (end.clone(), ready.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("shard-{}.{shard}", config.node))
+                .spawn(move || {
+                    let outcome = shard::run(plan, || drop(ready.send(())));
+                    drop(end.send(outcome));
+                })
+                .map_err(|error| NodeError::Kernel { what: "no thread for a shard", reason: error.to_string() })?;
+            shards.push(thread);
+        }
+        drop((end, ready));
+        let node = Node { mailboxes, stop, shards, ended, _directory: directory };
+        for _ in 0..superblock.shards {
+            // A shard that cannot start says why instead of being ready.
+            if is_ready.recv().is_err() {
+                return Err(node.wait().err().unwrap_or(NodeError::Kernel {
+                    what: "a shard ended before it was ready",
+                    reason: "it was told to stop".to_owned(),
+                }));
+            }
+        }
+        Ok(node)
+    }
+
+    /// Asks for an orderly stop: leadership is handed over, then every shard ends.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        for mailbox in self.mailboxes.iter() {
+            mailbox.wake();
+        }
+    }
+
+    /// Waits for the end of the node: of all shards after a stop, of the first that cannot go on otherwise.
+    pub fn wait(self) -> Result<(), NodeError> {
+        let mut outcome = Ok(());
+        for _ in 0..self.shards.len() {
+            match self.ended.recv() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    outcome = outcome.and(Err(error.into()));
+                    self.stop();
+                }
+                // A shard that panicked has said so on stderr.
+                Err(mpsc::RecvError) => {
+                    let reason = "see the message above".to_owned();
+                    return Err(NodeError::Kernel { what: "a shard has panicked", reason });
+                }
+            }
+        }
+        for shard in self.shards {
+            drop(shard.join());
+        }
+        outcome
+    }
+}
+
+/// Checks that the host has what a node needs, and says how many files may be open.
+fn raise_open_files(config: &NodeConfig) -> Result<u64, NodeError> {
+    probe::require(&Needs {
+        directory: config.data.clone(),
+        rings: 1,
+        ring: RING,
+        buffer_groups: vec![CLIENT_BUFFERS, PEER_BUFFERS],
+        open_files: OWN_FILES + CONNECTIONS_MIN,
+    })?;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    Ok(limit.current.unwrap_or(u64::from(u32::MAX)))
+}
+
+/// Takes the data directory for this process.
+fn claim(config: &NodeConfig) -> Result<(DataDirectory, Superblock), NodeError> {
+    let data = |reason: String| NodeError::Data { path: config.data.clone(), reason };
+    let mut directory = DataDirectory::open(&config.data).map_err(|error| data(error.to_string()))?;
+    let superblock = lockstep_wal::claim(&mut directory).map_err(|refusal| data(refusal.to_string()))?;
+    if superblock.node != config.node {
+        return Err(data(format!(
+            "the directory belongs to node {}, the configuration says node {}; correct one of them",
+            superblock.node, config.node
+        )));
+    }
+    Ok((directory, superblock))
+}
+
+fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<Vec<CellConfig>, NodeError> {
+    let members: Vec<Member> = config
+        .nodes
+        .iter()
+        .map(|node| Member { node: node.node, client_address: node.client.clone() })
+        .collect();
+    let cells = (0..config.cells).map(CellId).filter(|cell| shard_of(*cell, superblock.shards) == shard);
+    cells
+        .map(|cell| {
+            let mut birth_id = [0; 16];
+            fill_random(&mut birth_id)?;
+            Ok(CellConfig {
+                cell,
+                node: config.node,
+                members: members.clone(),
+                incarnation: superblock.incarnation,
+                birth_id: BirthId(birth_id),
+                epoch: Epoch(0),
+                limits: Limits::default(),
+                heartbeat: Span::from_ms(config.timing.heartbeat_ms),
+                election_min: Span::from_ms(config.timing.election_ms_min),
+                election_max: Span::from_ms(config.timing.election_ms_max),
+                round_pace: Span::from_ms(config.timing.round_pace_ms),
+                seed: random()?,
+                routes: config.routes.clone(),
+            })
+        })
+        .collect()
+}
+
+fn fill_random(bytes: &mut [u8]) -> Result<(), NodeError> {
+    getrandom::fill(bytes)
+        .map_err(|error| NodeError::Kernel { what: "no randomness", reason: error.to_string() })
+}
+
+fn random() -> Result<u64, NodeError> {
+    let mut bytes = [0; 8];
+    fill_random(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,207 @@
+//! The shard's log and its disk, shared by the shard's cells.
+//!
+//! Invariant: each cell hears of its appends in the order in which it made them, once the log says that
+//! they are durable (DESIGN section 6, "by its own FIFO"). Deliberately absent: what the records say.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use lockstep_core::{AppendId, Cell, RecordHead, RecordKind, Restore, Time};
+use lockstep_ring::storage::{DataDirectory, LogDisk};
+use lockstep_ring::{Completion, Ring, Token};
+use lockstep_wal::disk::{DiskOp, Lane, ShardId};
+use lockstep_wal::{Log, LoggedEntry, Lsn, ReadId, ReadOutcome};
+use lockstep_wire::{CellId, LogIndex};
+
+use super::{DISK, ShardError, ShardPlan};
+
+/// The pause before each piece of background work, so that it never crowds out commits.
+const BACKGROUND_PAUSE: Duration = Duration::from_millis(2);
+
+/// A log, the driver of its disk, and who waits for what.
+pub(super) struct ShardDisk {
+    log: Log,
+    driver: LogDisk,
+    /// Appends that are not durable yet, in the order of the log.
+    appended: VecDeque<(Lsn, CellId, AppendId)>,
+    /// Background work that waits for its moment.
+    deferred: Option<(Instant, DiskOp)>,
+    /// The reads that the log works on, and those that it had no room for.
+    reads: BTreeMap<ReadId, LogIndex>,
+    refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
+}
+
+/// Recovers the shard's log and the cells that it holds.
+pub(super) fn open(
+    ring: &Ring,
+    plan: &mut ShardPlan,
+    now: Time,
+) -> Result<(ShardDisk, BTreeMap<CellId, Cell>), ShardError> {
+    let log_error = |error: &dyn std::fmt::Display| ShardError::Log(error.to_string());
+    let mut directory = DataDirectory::open(&plan.data).map_err(|error| log_error(&error))?;
+    let mut restores: BTreeMap<CellId, Restore> =
+        plan.cells.iter().map(|config| (config.cell, Restore::new())).collect();
+    let mut refused = None;
+    let (log, inspection) = Log::open(
+        &mut directory,
+        &plan.superblock,
+        ShardId(plan.shard),
+        plan.salt,
+        &mut |_, record| {
+            let outcome = match (restores.get_mut(&record.cell), core_kind(record.kind)) {
+                (Some(restore), Some(kind)) => {
+                    let head = RecordHead { kind, term: record.term, index: record.index };
+                    restore.on_record(head, record.payload).map_err(|halt| halt.reason)
+                }
+                (None, _) => Err(format!("the log holds records of cell {}, which is not configured", record.cell)),
+                (_, None) => Err("the log holds a snapshot's mark, which this build does not know".to_owned()),
+            };
+            if let Err(reason) = outcome {
+                refused.get_or_insert(reason);
+            }
+        },
+    )
+    .map_err(|refusal| log_error(&format!("{}: {refusal}", plan.data.display())))?;
+    if let Some(reason) = refused {
+        return Err(log_error(&format!("{}: {reason}", plan.data.display())));
+    }
+    tracing::debug!(shard = plan.shard, records = %inspection.last_lsn, torn = inspection.is_torn, "log recovered");
+    let cells = plan
+        .cells
+        .drain(..)
+        .map(|config| {
+            let restore = restores.remove(&config.cell).unwrap_or_default();
+            (config.cell, Cell::new(config, restore, now))
+        })
+        .collect();
+    let driver = LogDisk::new(ring, &plan.data, DISK)
+        .map_err(|source| ShardError::Kernel { what: "the data directory could not be opened", source })?;
+    let disk = ShardDisk {
+        log,
+        driver,
+        appended: VecDeque::new(),
+        deferred: None,
+        reads: BTreeMap::new(),
+        refused_reads: VecDeque::new(),
+    };
+    Ok((disk, cells))
+}
+
+fn log_kind(kind: RecordKind) -> lockstep_wal::RecordKind {
+    match kind {
+        RecordKind::Entry => lockstep_wal::RecordKind::Entry,
+        RecordKind::HardState => lockstep_wal::RecordKind::HardState,
+        RecordKind::Truncate => lockstep_wal::RecordKind::Truncate,
+        RecordKind::Manifest => lockstep_wal::RecordKind::Manifest,
+        RecordKind::Born => lockstep_wal::RecordKind::Born,
+    }
+}
+
+fn core_kind(kind: lockstep_wal::RecordKind) -> Option<RecordKind> {
+    match kind {
+        lockstep_wal::RecordKind::Entry => Some(RecordKind::Entry),
+        lockstep_wal::RecordKind::HardState => Some(RecordKind::HardState),
+        lockstep_wal::RecordKind::Truncate => Some(RecordKind::Truncate),
+        lockstep_wal::RecordKind::Manifest => Some(RecordKind::Manifest),
+        lockstep_wal::RecordKind::Born => Some(RecordKind::Born),
+        lockstep_wal::RecordKind::SnapshotMark => None,
+    }
+}
+
+impl ShardDisk {
+    /// Whether a completion is the disk's.
+    pub(super) fn owns(&self, token: Token) -> bool {
+        self.driver.owns(token)
+    }
+
+    /// Takes a completion of the disk.
+    pub(super) fn on_completion(&mut self, ring: &Ring, completion: Completion<'_>) {
+        let log = &mut self.log;
+        self.driver.on_completion(ring, completion, |done| log.on_disk_done(done));
+    }
+
+    /// Why the log has stopped, if it has.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.log.failure().map(|failure| {
+            format!("the log has stopped: {failure}; nothing more is acknowledged. Mend the disk, then start again")
+        })
+    }
+
+    /// Appends a record of a cell.
+    pub(super) fn append(
+        &mut self,
+        cell: CellId,
+        append: AppendId,
+        head: RecordHead,
+        payload: &[u8],
+    ) -> Result<(), ShardError> {
+        match self.log.append(cell, log_kind(head.kind), head.term, head.index, payload) {
+            Ok(lsn) => self.appended.push_back((lsn, cell, append)),
+            Err(refusal) => return Err(ShardError::Halted(format!("the log refused a record: {refusal}"))),
+        }
+        Ok(())
+    }
+
+    /// The next append that has become durable.
+    pub(super) fn poll_durable(&mut self) -> Option<(CellId, AppendId)> {
+        let (lsn, cell, append) = *self.appended.front()?;
+        if lsn > self.log.durable() {
+            return None;
+        }
+        self.appended.pop_front();
+        Some((cell, append))
+    }
+
+    /// Asks for entries of a cell.
+    pub(super) fn read(&mut self, cell: CellId, first: LogIndex, last: LogIndex, bytes_max: usize) {
+        match self.log.read(cell, first, last, bytes_max) {
+            Ok(id) => {
+                self.reads.insert(id, first);
+            }
+            Err(lockstep_wal::ReadsFull) => self.refused_reads.push_back((cell, first, last, bytes_max)),
+        }
+    }
+
+    /// The next read that has come back.
+    pub(super) fn poll_read(&mut self) -> Option<(CellId, LogIndex, Vec<LoggedEntry>)> {
+        let done = self.log.poll_read()?;
+        let first = self.reads.remove(&done.id).expect("every read was asked for");
+        if let Some((cell, first, last, bytes_max)) = self.refused_reads.pop_front() {
+            self.read(cell, first, last, bytes_max);
+        }
+        let entries = match done.outcome {
+            ReadOutcome::Entries(entries) => entries,
+            ReadOutcome::NotInLog => Vec::new(),
+        };
+        Some((done.cell, first, entries))
+    }
+
+    /// Starts whatever the log wants done now.
+    pub(super) fn submit(&mut self, ring: &Ring, now: Instant) -> Result<(), ShardError> {
+        if let Some((_, op)) = self.deferred.take_if(|(due, _)| *due <= now) {
+            self.start(ring, op);
+        }
+        while let Some(op) = self.log.poll_op() {
+            // With no spare segment ready the next rotation would have to wait for this very work.
+            if op.lane == Lane::Background && self.log.spare_segments() > 0 {
+                self.deferred = Some((now + BACKGROUND_PAUSE, op));
+            } else {
+                self.start(ring, op);
+            }
+        }
+        match self.failure() {
+            Some(failure) => Err(ShardError::Halted(failure)),
+            None => Ok(()),
+        }
+    }
+
+    fn start(&mut self, ring: &Ring, op: DiskOp) {
+        let log = &mut self.log;
+        self.driver.start(ring, op, |bytes| log.fill(op.id, bytes));
+    }
+
+    /// When background work is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deferred.map(|(due, _)| due)
+    }
+}

@@ -1,0 +1,117 @@
+//! The links to the other members: two connections each, dialed from here, for what is sent from here.
+//!
+//! Invariants: a link is up when both its connections were welcomed, and down when either breaks; a break
+//! is followed by an attempt to connect at once, so that a refusal (the process is gone) is known within a
+//! moment. Deliberately absent: what members say to each other.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use lockstep_core::{ConnectionId, Lane};
+use lockstep_wire::NodeId;
+use lockstep_wire::peer::Beat;
+
+/// The longest pause between two attempts.
+const RETRY_MAX: Duration = Duration::from_millis(500);
+/// The first pause after an attempt that failed.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+/// How long an attempt, the welcome included, may take.
+pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(2);
+
+/// One of the two connections of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    /// Not connected.
+    Down,
+    /// On its way, the welcome included.
+    Dialing(ConnectionId),
+    /// Welcomed.
+    Up(ConnectionId),
+}
+
+/// The link to one member.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) node: NodeId,
+    pub(super) address: SocketAddr,
+    pub(super) control: Wire,
+    pub(super) bulk: Wire,
+    /// Whether the cells were told that it is up.
+    pub(super) is_up: bool,
+    /// Beats of all cells that go out together at the end of the turn.
+    pub(super) beats: Vec<Beat>,
+    /// When to try next, while it is down; how long the attempt under way may take, while it is dialing.
+    pub(super) due: Instant,
+    pause: Duration,
+}
+
+impl Link {
+    /// A link that is to be dialed at once.
+    pub(super) fn new(node: NodeId, address: SocketAddr, now: Instant) -> Link {
+        Link {
+            node,
+            address,
+            control: Wire::Down,
+            bulk: Wire::Down,
+            is_up: false,
+            beats: Vec::new(),
+            due: now,
+            pause: RETRY_MIN,
+        }
+    }
+
+    pub(super) fn wire(&mut self, lane: Lane) -> &mut Wire {
+        match lane {
+            Lane::Control => &mut self.control,
+            Lane::Bulk => &mut self.bulk,
+        }
+    }
+
+    /// The connection that carries a lane, once it was welcomed.
+    pub(super) fn connection(&self, lane: Lane) -> Option<ConnectionId> {
+        let wire = match lane {
+            Lane::Control => self.control,
+            Lane::Bulk => self.bulk,
+        };
+        match wire {
+            Wire::Up(id) => Some(id),
+            Wire::Down | Wire::Dialing(_) => None,
+        }
+    }
+
+    /// Every connection it has.
+    pub(super) fn connections(&self) -> impl Iterator<Item = ConnectionId> + use<> {
+        [self.control, self.bulk].into_iter().filter_map(|wire| match wire {
+            Wire::Dialing(id) | Wire::Up(id) => Some(id),
+            Wire::Down => None,
+        })
+    }
+
+    /// Whether neither connection stands or is being made.
+    pub(super) fn is_idle(&self) -> bool {
+        self.control == Wire::Down && self.bulk == Wire::Down
+    }
+
+    /// Notes that it is being dialed.
+    pub(super) fn on_dialed(&mut self, now: Instant) {
+        self.due = now + ATTEMPT_MAX;
+    }
+
+    /// Notes that both connections were welcomed.
+    pub(super) fn on_up(&mut self) {
+        self.is_up = true;
+        self.pause = RETRY_MIN;
+    }
+
+    /// Notes that it broke, and when to try again: at once after a link that stood, ever later otherwise.
+    pub(super) fn on_down(&mut self, now: Instant) {
+        (self.control, self.bulk) = (Wire::Down, Wire::Down);
+        self.beats.clear();
+        if std::mem::take(&mut self.is_up) {
+            self.due = now;
+        } else {
+            self.due = now + self.pause;
+            self.pause = (self.pause * 2).min(RETRY_MAX);
+        }
+    }
+}
