@@ -1,0 +1,187 @@
+//! Strict order of grants in the order of the log (contract, points 1 and 3; SEMANTICS section 1).
+//!
+//! Invariant checked, over entries and what they told: whoever waits is granted in the order of lining up, nobody
+//! passes a live waiter, conflicting holds never overlap, and every grant of a name has a greater token than
+//! those before it, for ever. Kept by its own small bookkeeping: neither the table nor the model is asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockstep_core::table::{Answer, Outcome};
+use lockstep_wire::entry::Command;
+use lockstep_wire::request::Mode;
+use lockstep_wire::{FencingToken, LogIndex, RequestId, SessionId};
+
+use super::{Verdict, Violation, violated};
+
+const FIFO: &str = "grants in the order of lining up (contract 3)";
+const EXCLUSION: &str = "no two conflicting holds (contract 1)";
+const TOKENS: &str = "every later grant has a greater token (contract 1)";
+
+type Request = (SessionId, RequestId);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    mode: Mode,
+    token: FencingToken,
+    fence: FencingToken,
+}
+
+#[derive(Debug, Default)]
+struct Name {
+    line: Vec<(Request, Mode)>,
+    holds: BTreeMap<Request, Held>,
+    newest: FencingToken,
+    newest_index: LogIndex,
+    /// The greatest fence of an exclusive hold so far: later shared phases lie above it.
+    newest_exclusive: FencingToken,
+}
+
+/// The lines of one cell. See the module.
+#[derive(Debug, Default)]
+pub struct Lines {
+    names: BTreeMap<String, Name>,
+    /// Where a request's acquire stands or stood.
+    asked: BTreeMap<Request, (String, Mode)>,
+    ended: BTreeSet<SessionId>,
+}
+
+impl Lines {
+    /// Takes an entry and what it told.
+    ///
+    /// # Errors
+    /// The rule that does not hold.
+    pub fn on_entry(&mut self, index: LogIndex, command: &Command<'_>, outcomes: &[Outcome]) -> Verdict {
+        let own = match command {
+            Command::Acquire(acquire) => {
+                let request = (acquire.mutation.session, acquire.mutation.request_id);
+                let name = acquire.names.iter().next().unwrap_or_default().to_owned();
+                Some((request, name, acquire.mode))
+            }
+            _ => None,
+        };
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Reply { session, request_id, answer } => {
+                    let request = (*session, *request_id);
+                    let asked = own.as_ref().filter(|(own, _, _)| *own == request);
+                    self.on_answer(index, request, answer, asked.map(|(_, name, mode)| (name, *mode)))?;
+                }
+                Outcome::WaitEnded { session, acquire_id } => self.leave((*session, *acquire_id)),
+                Outcome::HoldEnded { session, name, token, .. } => self.end_hold(*session, name, *token),
+                Outcome::SessionEnded { session, .. } => self.end_session(*session),
+                Outcome::Opened { .. }
+                | Outcome::OpenRefused { .. }
+                | Outcome::WaitStarted { .. }
+                | Outcome::ReapNeeded => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn on_answer(
+        &mut self,
+        index: LogIndex,
+        request: Request,
+        answer: &Answer,
+        asked: Option<(&String, Mode)>,
+    ) -> Verdict {
+        match (answer, asked) {
+            (Answer::Queued { .. }, Some((name, mode))) => {
+                if !self.asked.contains_key(&request) {
+                    self.names.entry(name.clone()).or_default().line.push((request, mode));
+                    self.asked.insert(request, (name.clone(), mode));
+                }
+            }
+            (Answer::Granted(grant), Some((name, mode))) => {
+                let held = Held { mode, token: grant.token, fence: grant.fence };
+                if grant.token.index() == index {
+                    self.names.entry(name.clone()).or_default().admit(index, request, held, None)?;
+                }
+            }
+            (Answer::Granted(grant), None) => {
+                let Some((name, mode)) = self.asked.get(&request).cloned() else {
+                    return violated(FIFO, format!("{request:?} is granted at {index} and never lined up"));
+                };
+                let held = Held { mode, token: grant.token, fence: grant.fence };
+                let name = self.names.entry(name).or_default();
+                // Its `WaitEnded` came just before; it stood at `passed`, which must have been the head.
+                name.admit(index, request, held, Some(()))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A request leaves its line. Whether it was its turn is seen when it is granted: then nobody live may be
+    /// left that had lined up before it.
+    fn leave(&mut self, request: Request) {
+        if let Some((name, _)) = self.asked.get(&request)
+            && let Some(name) = self.names.get_mut(name)
+        {
+            let at = name.line.iter().position(|(waiting, _)| *waiting == request);
+            if let Some(at) = at {
+                name.line.remove(at);
+            }
+        }
+    }
+
+    fn end_hold(&mut self, session: SessionId, name: &str, token: FencingToken) {
+        if let Some(name) = self.names.get_mut(name) {
+            name.holds.retain(|(of, _), held| *of != session || held.token != token);
+        }
+    }
+
+    /// From here on it holds nothing and waits for nothing in the eyes of anybody.
+    fn end_session(&mut self, session: SessionId) {
+        self.ended.insert(session);
+        for name in self.names.values_mut() {
+            name.holds.retain(|(of, _), _| *of != session);
+            name.line.retain(|((of, _), _)| *of != session);
+        }
+    }
+}
+
+impl Name {
+    /// A request is granted. `waited` says that it had stood in line.
+    fn admit(&mut self, index: LogIndex, request: Request, held: Held, waited: Option<()>) -> Result<(), Violation> {
+        // Request ids do not order a line of several sessions, places in the line do: whoever waited has been
+        // taken out of it, and everybody still in it must have come later.
+        let first = self.line.first().map(|(waiting, _)| *waiting);
+        if waited.is_none()
+            && let Some(first) = first
+        {
+            return violated(FIFO, format!("{request:?} is granted at {index} past {first:?}, who waits"));
+        }
+        let conflict = self.holds.iter().find(|(_, other)| {
+            held.mode == Mode::Exclusive || other.mode == Mode::Exclusive
+        });
+        if let Some((other, _)) = conflict {
+            return violated(EXCLUSION, format!("{request:?} is granted at {index} while {other:?} holds"));
+        }
+        let shares_entry = self.newest_index == index && held.mode == Mode::Shared;
+        if held.token <= self.newest && !(shares_entry && held.token == self.newest) {
+            return violated(
+                TOKENS,
+                format!("{request:?} gets token {} at {index}, and {} was granted before", held.token, self.newest),
+            );
+        }
+        self.check_fence(request, held)?;
+        (self.newest, self.newest_index) = (held.token, index);
+        if held.mode == Mode::Exclusive {
+            self.newest_exclusive = held.fence;
+        }
+        self.holds.insert(request, held);
+        Ok(())
+    }
+
+    fn check_fence(&self, request: Request, held: Held) -> Verdict {
+        let is_right = match (held.mode, self.holds.values().next()) {
+            (Mode::Exclusive, _) | (Mode::Shared, None) => held.fence == held.token,
+            (Mode::Shared, Some(other)) => held.fence == other.fence,
+        };
+        if !is_right || held.fence <= self.newest_exclusive {
+            return violated(TOKENS, format!("{request:?} gets fence {} with token {}", held.fence, held.token));
+        }
+        Ok(())
+    }
+}
