@@ -219,7 +219,7 @@ impl Effects {
         self.list.push(Effect::Reply { connection, frame });
     }
 
-    fn encode(&mut self, body: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
+    pub(crate) fn encode(&mut self, body: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
         let start = self.bytes.len();
         body(&mut self.bytes);
         start..self.bytes.len()

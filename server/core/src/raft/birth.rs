@@ -1,0 +1,394 @@
+//! A cell is born once, outside Raft: who its members are, and which life of each (DESIGN section 4.1).
+//!
+//! Invariant: a member stores one manifest ever; nobody votes before every member has stored it; and only
+//! the life of a member that the manifest names is listened to. The lowest member says that a cell is born
+//! only once its own disk says so: while it does not, nothing was ever acknowledged. Deliberately absent:
+//! ids that join later; they would come by entries.
+
+use lockstep_wire::peer::{CellHello, Manifest, MemberIncarnation, PeerMessage, PeerRefusal};
+use lockstep_wire::{BirthId, CellId, LogIndex, NodeId, Rows, Term};
+
+use super::durability::Deferred;
+use super::restore::StoredManifest;
+use super::{Raft, RaftConfig, RaftEvent};
+use crate::{Effect, Effects, Lane, RecordHead, RecordKind, Report, Span, Time};
+
+/// How often an unborn cell says what it waits for.
+const UNBORN_REPORT: Span = Span::from_ms(10_000);
+
+/// How far this node's cell has been born.
+#[derive(Debug)]
+pub(super) struct Birth {
+    manifest: Option<StoredManifest>,
+    is_manifest_durable: bool,
+    /// A record that says so is appended; not yet durable at the lowest member, perhaps.
+    is_born_appended: bool,
+    is_born: bool,
+    hello_at: Time,
+    report_at: Time,
+}
+
+impl Birth {
+    pub(super) fn new(manifest: Option<StoredManifest>, is_born: bool, now: Time) -> Birth {
+        Birth {
+            is_manifest_durable: manifest.is_some(),
+            manifest,
+            is_born_appended: is_born,
+            is_born,
+            hello_at: now,
+            report_at: now + UNBORN_REPORT,
+        }
+    }
+
+    pub(super) fn is_born(&self) -> bool {
+        self.is_born
+    }
+
+    /// Why this node cannot be a member of the cell that its own disk knows.
+    pub(super) fn defect(&self, config: &RaftConfig) -> Option<String> {
+        let manifest = self.manifest.as_ref()?;
+        let (cell, node) = (config.cell, config.node);
+        if !manifest.members.iter().map(|member| member.node).eq(config.members.iter().copied()) {
+            return Some(format!(
+                "cell {cell}: the configured members are not those that the cell was born with; \
+                 correct the configuration of node {node}"
+            ));
+        }
+        (!manifest.names(node, config.incarnation)).then(|| {
+            format!(
+                "cell {cell}: the log of node {node} belongs to another formatting of its data directory; \
+                 restore the matching superblock, or add this machine as a new member with a new id"
+            )
+        })
+    }
+}
+
+impl StoredManifest {
+    fn names(&self, node: NodeId, incarnation: lockstep_wire::Incarnation) -> bool {
+        self.members.contains(&MemberIncarnation { node, incarnation })
+    }
+}
+
+/// FNV-1a over the ids: it has to be the same everywhere, not hard to find a collision for.
+fn members_hash(members: &[NodeId]) -> u64 {
+    members.iter().flat_map(|node| node.0.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// The sentence for whoever operates `node`, which `cell` will not listen to.
+fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
+    match reason {
+        PeerRefusal::OtherIncarnation => format!(
+            "cell {cell}: node {node} was formatted again and has lost what it promised, so it may not vote \
+             under this id; add it as a new member with a new id (if the cell is still unborn, format all \
+             members again instead)"
+        ),
+        PeerRefusal::OtherMembers => format!(
+            "cell {cell}: node {node} is configured with another list of members; make the lists the same"
+        ),
+        PeerRefusal::OtherBirth => format!(
+            "cell {cell}: node {node} does not have the manifest of this cell's birth: its data directory is \
+             of another cluster or was rolled back; restore the right one or add it as a new member with a new id"
+        ),
+        PeerRefusal::Unborn => format!(
+            "cell {cell} is unborn: node {node} was formatted again before the birth was complete; nothing \
+             was ever acknowledged, so format all members again"
+        ),
+        PeerRefusal::NotMember => {
+            format!("cell {cell}: node {node} is not a member; check its id and its list of members")
+        }
+    }
+}
+
+impl Raft {
+    fn is_lowest(&self) -> bool {
+        self.config.members[0] == self.config.node
+    }
+
+    pub(super) fn send_hello(&mut self, at: usize, now: Time, fx: &mut Effects) {
+        let stored = self.birth.manifest.as_ref().filter(|_| self.birth.is_manifest_durable);
+        let hello = CellHello {
+            incarnation: self.config.incarnation,
+            members_hash: members_hash(&self.config.members),
+            birth: stored.map(|manifest| manifest.birth),
+            is_born: self.birth.is_born,
+        };
+        self.peers[at].hello_sent_at = Some(now);
+        fx.send(self.peers[at].node, Lane::Control, self.config.cell, &PeerMessage::CellHello(hello));
+    }
+
+    pub(super) fn on_hello(&mut self, from: NodeId, hello: &CellHello, now: Time, fx: &mut Effects) {
+        let Some(at) = self.peer_at(from) else {
+            // A member that joins later would be one that a lagging member does not know yet.
+            return self.refuse(from, PeerRefusal::NotMember, fx);
+        };
+        let said = self.peers[at].hello;
+        if hello.birth.is_none() && said.is_some_and(|said| said.birth.is_some()) {
+            // From before the manifest; it was overtaken.
+            return;
+        }
+        if let Some(reason) = self.misfit(from, hello) {
+            self.peers[at].hello = None;
+            self.peers[at].is_refused = true;
+            return self.refuse(from, reason, fx);
+        }
+        // Whoever says hello again has not got the answer.
+        let sent_at = self.peers[at].hello_sent_at;
+        let is_again = self.peers[at].hello.is_some();
+        if is_again && sent_at.is_none_or(|sent| now.since(sent) >= self.config.election_min) {
+            self.send_hello(at, now, fx);
+        }
+        self.peers[at].hello = Some(*hello);
+        self.peers[at].is_refused = false;
+        self.birth_on_hello(at, hello, now, fx);
+        if !is_again {
+            self.on_accepted(at, now);
+        }
+    }
+
+    /// What in a hello does not fit this node's manifest or configuration.
+    fn misfit(&self, from: NodeId, hello: &CellHello) -> Option<PeerRefusal> {
+        if hello.members_hash != members_hash(&self.config.members) {
+            return Some(PeerRefusal::OtherMembers);
+        }
+        let manifest = self.birth.manifest.as_ref()?;
+        if !manifest.names(from, hello.incarnation) {
+            let is_surely_unborn = self.is_lowest() && !self.birth.is_born_appended;
+            return Some(if is_surely_unborn { PeerRefusal::Unborn } else { PeerRefusal::OtherIncarnation });
+        }
+        let is_other = hello.birth.is_some_and(|birth| birth != manifest.birth);
+        let is_forgotten = hello.birth.is_none() && self.birth.is_born;
+        (is_other || is_forgotten).then_some(PeerRefusal::OtherBirth)
+    }
+
+    fn refuse(&mut self, peer: NodeId, reason: PeerRefusal, fx: &mut Effects) {
+        fx.send(peer, Lane::Control, self.config.cell, &PeerMessage::Refused { reason });
+        let reason = refusal_sentence(self.config.cell, peer, reason);
+        fx.push(Effect::Report(Report::Refused { peer, reason }));
+    }
+
+    pub(super) fn on_refused(&mut self, from: NodeId, reason: PeerRefusal, fx: &mut Effects) {
+        let Some(at) = self.peer_at(from) else { return };
+        self.peers[at].is_refusing = true;
+        let sentence = refusal_sentence(self.config.cell, self.config.node, reason);
+        let reason = format!("refused by node {from}: {sentence}");
+        fx.push(Effect::Report(Report::Refused { peer: from, reason }));
+    }
+
+    fn birth_on_hello(&mut self, at: usize, hello: &CellHello, now: Time, fx: &mut Effects) {
+        let Some(manifest) = &self.birth.manifest else {
+            return self.make_manifest_if_all_known(now, fx);
+        };
+        let birth = manifest.birth;
+        match hello.birth {
+            None => self.send_manifest(at, fx),
+            Some(_) if self.birth.is_born && !hello.is_born => {
+                fx.send(self.peers[at].node, Lane::Control, self.config.cell, &PeerMessage::Born { birth });
+            }
+            Some(_) if hello.is_born => self.be_born(birth, now, fx),
+            Some(_) => {
+                self.peers[at].is_confirmed = true;
+                self.finish_if_all_confirmed(now, fx);
+            }
+        }
+    }
+
+    /// The lowest member, once it knows everybody's life, decides who the members are.
+    fn make_manifest_if_all_known(&mut self, now: Time, fx: &mut Effects) {
+        // Only a lowest member that was wiped meets others that have a manifest; they will say so.
+        let is_unborn = |peer: &super::Peer| peer.hello.is_some_and(|hello| hello.birth.is_none());
+        if !self.is_lowest() || self.birth.manifest.is_some() || !self.peers.iter().all(is_unborn) {
+            return;
+        }
+        let own = MemberIncarnation { node: self.config.node, incarnation: self.config.incarnation };
+        let others = self.peers.iter().filter_map(|peer| {
+            peer.hello.map(|hello| MemberIncarnation { node: peer.node, incarnation: hello.incarnation })
+        });
+        let members = std::iter::once(own).chain(others).collect();
+        self.store_manifest(StoredManifest { birth: self.config.birth_id, members }, now, fx);
+    }
+
+    fn store_manifest(&mut self, manifest: StoredManifest, now: Time, fx: &mut Effects) {
+        assert!(self.birth.manifest.is_none(), "a member stores one manifest ever");
+        let append = self.durability.append(now);
+        let head = RecordHead { kind: RecordKind::Manifest, term: Term(0), index: LogIndex(0) };
+        let body = Manifest { birth: manifest.birth, members: Rows::Slice(&manifest.members) };
+        fx.append(append, head, |out| body.put(out));
+        self.durability.defer(append, Deferred::Manifest);
+        self.birth.manifest = Some(manifest);
+    }
+
+    fn send_manifest(&mut self, at: usize, fx: &mut Effects) {
+        if !self.is_lowest() || !self.birth.is_manifest_durable || self.peers[at].hello.is_none() {
+            return;
+        }
+        let manifest = self.birth.manifest.as_ref().expect("what is durable is there");
+        let message = Manifest { birth: manifest.birth, members: Rows::Slice(&manifest.members) };
+        fx.send(self.peers[at].node, Lane::Control, self.config.cell, &PeerMessage::Manifest(message));
+    }
+
+    pub(super) fn on_manifest(&mut self, from: NodeId, manifest: &Manifest<'_>, now: Time, fx: &mut Effects) {
+        let Some(at) = self.peer_at(from) else { return };
+        let Some(hello) = self.peers[at].hello else { return };
+        if from != self.config.members[0] {
+            return;
+        }
+        if let Some(known) = &self.birth.manifest {
+            if known.birth != manifest.birth {
+                self.refuse(from, PeerRefusal::OtherBirth, fx);
+            } else if self.birth.is_manifest_durable {
+                self.send_manifest_stored(fx);
+            }
+            return;
+        }
+        let offered = StoredManifest::of(manifest);
+        let are_members_right =
+            offered.members.iter().map(|member| member.node).eq(self.config.members.iter().copied());
+        if !are_members_right {
+            self.refuse(from, PeerRefusal::OtherMembers, fx);
+        } else if !offered.names(self.config.node, self.config.incarnation)
+            || !offered.names(from, hello.incarnation)
+        {
+            self.refuse(from, PeerRefusal::OtherIncarnation, fx);
+        } else {
+            self.store_manifest(offered, now, fx);
+        }
+    }
+
+    pub(super) fn on_manifest_durable(&mut self, now: Time, fx: &mut Effects) {
+        self.birth.is_manifest_durable = true;
+        if !self.is_lowest() {
+            return self.send_manifest_stored(fx);
+        }
+        for at in 0..self.peers.len() {
+            self.send_manifest(at, fx);
+        }
+        self.finish_if_all_confirmed(now, fx);
+    }
+
+    fn send_manifest_stored(&mut self, fx: &mut Effects) {
+        let birth = self.birth.manifest.as_ref().expect("it is stored").birth;
+        let message = PeerMessage::ManifestStored { birth };
+        fx.send(self.config.members[0], Lane::Control, self.config.cell, &message);
+    }
+
+    pub(super) fn on_manifest_stored(&mut self, from: NodeId, birth: BirthId, now: Time, fx: &mut Effects) {
+        let Some(at) = self.peer_at(from) else { return };
+        let is_ours = self.birth.manifest.as_ref().is_some_and(|manifest| manifest.birth == birth);
+        if !is_ours || self.peers[at].hello.is_none() {
+            return;
+        }
+        self.peers[at].is_confirmed = true;
+        if self.birth.is_born {
+            fx.send(from, Lane::Control, self.config.cell, &PeerMessage::Born { birth });
+        } else {
+            self.finish_if_all_confirmed(now, fx);
+        }
+    }
+
+    /// The lowest member stores that the cell is born once everybody has the manifest.
+    fn finish_if_all_confirmed(&mut self, now: Time, fx: &mut Effects) {
+        if self.birth.is_born_appended || !self.is_lowest() || !self.birth.is_manifest_durable {
+            return;
+        }
+        if self.peers.iter().all(|peer| peer.is_confirmed) {
+            let append = self.append_born(now, fx);
+            self.durability.defer(append, Deferred::Born);
+        }
+    }
+
+    fn append_born(&mut self, now: Time, fx: &mut Effects) -> crate::AppendId {
+        self.birth.is_born_appended = true;
+        let append = self.durability.append(now);
+        let head = RecordHead { kind: RecordKind::Born, term: Term(0), index: LogIndex(0) };
+        fx.append(append, head, |_| {});
+        append
+    }
+
+    pub(super) fn on_born_durable(&mut self, now: Time, fx: &mut Effects) {
+        let birth = self.birth.manifest.as_ref().expect("a cell is born by its manifest").birth;
+        if self.birth.is_born {
+            return;
+        }
+        self.birth.is_born = true;
+        self.events.push_back(RaftEvent::Born);
+        for peer in self.peers.iter().filter(|peer| peer.is_linked && peer.hello.is_some()) {
+            fx.send(peer.node, Lane::Control, self.config.cell, &PeerMessage::Born { birth });
+        }
+        // Somebody has to be first, and everybody's link is up.
+        self.start_pre_vote(now, fx);
+    }
+
+    pub(super) fn on_born(&mut self, from: NodeId, birth: BirthId, now: Time, fx: &mut Effects) {
+        if self.peer_at(from).is_some_and(|at| self.peers[at].hello.is_some()) {
+            self.be_born(birth, now, fx);
+        }
+    }
+
+    /// Another member knows that the cell is born.
+    fn be_born(&mut self, birth: BirthId, now: Time, fx: &mut Effects) {
+        let is_ours = self.birth.manifest.as_ref().is_some_and(|manifest| manifest.birth == birth);
+        if !is_ours || !self.birth.is_manifest_durable || self.birth.is_born {
+            return;
+        }
+        if !self.birth.is_born_appended {
+            self.append_born(now, fx);
+        }
+        self.birth.is_born = true;
+        self.events.push_back(RaftEvent::Born);
+        self.arm_election(now);
+    }
+
+    /// Says hello again where no answer came, and what an unborn cell waits for.
+    pub(super) fn tick_birth(&mut self, now: Time, fx: &mut Effects) {
+        self.make_manifest_if_all_known(now, fx);
+        self.finish_if_all_confirmed(now, fx);
+        if now >= self.birth.hello_at {
+            self.birth.hello_at = now + self.config.election_min;
+            for at in 0..self.peers.len() {
+                let sent_at = self.peers[at].hello_sent_at;
+                let waited = sent_at.is_none_or(|sent| now.since(sent) >= self.config.election_min);
+                if self.owes_hello(at) && waited {
+                    self.send_hello(at, now, fx);
+                }
+            }
+        }
+        if !self.birth.is_born && now >= self.birth.report_at {
+            self.birth.report_at = now + UNBORN_REPORT;
+            self.report_unborn(fx);
+        }
+    }
+
+    fn owes_hello(&self, at: usize) -> bool {
+        let peer = &self.peers[at];
+        let is_open = peer.hello.is_none() || !self.birth.is_born;
+        peer.is_linked && !peer.is_refused && !peer.is_refusing && is_open
+    }
+
+    fn report_unborn(&mut self, fx: &mut Effects) {
+        let lowest = self.config.members[0];
+        let is_missing = |peer: &&super::Peer| match &self.birth.manifest {
+            _ if !self.is_lowest() => peer.node == lowest,
+            None => peer.hello.is_none(),
+            Some(_) => !peer.is_confirmed,
+        };
+        let missing: Vec<NodeId> = self.peers.iter().filter(is_missing).map(|peer| peer.node).collect();
+        let Some(first) = missing.first() else { return };
+        let names: Vec<String> = missing.iter().map(NodeId::to_string).collect();
+        let reason = format!(
+            "cell {} is unborn: waiting for node {} to say who it is and to store the list of members; nothing was \
+             acknowledged yet",
+            self.config.cell,
+            names.join(", ")
+        );
+        fx.push(Effect::Report(Report::Refused { peer: *first, reason }));
+    }
+
+    pub(super) fn birth_deadline(&self) -> Time {
+        let hello = (0..self.peers.len()).any(|at| self.owes_hello(at));
+        let hello_at = if hello || self.birth.manifest.is_none() { self.birth.hello_at } else { Time::NEVER };
+        let report_at = if self.birth.is_born { Time::NEVER } else { self.birth.report_at };
+        hello_at.min(report_at)
+    }
+}

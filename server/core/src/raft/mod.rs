@@ -1,0 +1,543 @@
+//! The Raft node of one cell, pure and sans-io (DESIGN sections 4.1 and 4.2).
+//!
+//! Invariant: an effect that comes out is safe to carry out at once; what depends on the disk waits in
+//! [`durability`] until the disk has confirmed it, and nothing that proves leadership waits for a disk.
+//! This file holds the state and says who deals with what: [`birth`] with who the members are,
+//! [`election`] with terms, votes and roles, [`transfer`] with leaving on purpose, [`replication`] with
+//! entries and what is committed, [`round`] with proofs of leadership. Deliberately absent: clocks, disks,
+//! sockets, randomness beyond the seed, and what an entry means. Snapshots would move the log's base,
+//! learners and changes of membership would make [`Peer`]s come and go; none of them is here yet.
+
+mod birth;
+mod durability;
+mod election;
+mod event;
+mod log;
+mod progress;
+mod replication;
+mod restore;
+mod round;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use std::collections::VecDeque;
+
+use lockstep_wire::limit::MEMBERS_MAX;
+use lockstep_wire::peer::{Beat, BeatKind, CellHello, PeerMessage};
+use lockstep_wire::{BirthId, CellId, Incarnation, LogIndex, NodeId, RoundId, Term};
+
+use self::birth::Birth;
+use self::durability::Durability;
+use self::log::Log;
+use self::progress::Progress;
+use self::round::Rounds;
+use self::transfer::Transfer;
+use crate::{AppendId, Effect, Effects, Halt, LogRead, RecordHead, RecordKind, Span, Time};
+
+pub use self::event::{Committed, RaftEvent};
+pub use self::restore::Restored;
+pub use self::round::Urgency;
+
+/// What a node is told about itself, its cell and its patience.
+#[derive(Clone, Debug)]
+pub struct RaftConfig {
+    /// The cell.
+    pub cell: CellId,
+    /// This node.
+    pub node: NodeId,
+    /// The voters by rising id, this node among them.
+    pub members: Vec<NodeId>,
+    /// The life of this node's data directory.
+    pub incarnation: Incarnation,
+    /// A fresh random id, used if this is the lowest member and the cell has yet to be born.
+    pub birth_id: BirthId,
+    /// How often a leader says that it leads.
+    pub heartbeat: Span,
+    /// The shortest silence of a leader that lets others try.
+    pub election_min: Span,
+    /// The longest one; also how long a leader goes on without a majority or without its disk.
+    pub election_max: Span,
+    /// What the lengths of those silences are drawn from, and nothing else.
+    pub seed: u64,
+    /// The payload of a leader's first entry.
+    pub blank: Vec<u8>,
+    /// Payload bytes kept in memory once they are applied and durable.
+    pub cache_bytes_max: usize,
+    /// Payload bytes on their way to one follower.
+    pub inflight_bytes_max: usize,
+    /// The least time between the beginnings of two rounds that only keep-alives wait for.
+    pub round_pace: Span,
+}
+
+impl RaftConfig {
+    fn assert_sound(&self) {
+        assert!(self.members.is_sorted_by(|a, b| a < b), "members come by rising id, each once");
+        assert!(self.members.contains(&self.node), "a node is a member of its cell");
+        assert!(self.members.len() <= MEMBERS_MAX, "a cell has at most {MEMBERS_MAX} members");
+        assert!(self.members.iter().all(|node| node.0 != 0), "node 0 is nobody");
+        assert!(self.heartbeat < self.election_min, "a heartbeat comes before anybody gets impatient");
+        assert!(self.election_min <= self.election_max, "the shortest silence is not the longest");
+    }
+}
+
+/// What a node does at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Follower,
+    PreCandidate,
+    Candidate,
+    Leader,
+}
+
+/// Another member.
+#[derive(Debug)]
+struct Peer {
+    node: NodeId,
+    is_linked: bool,
+    /// What it last said of itself on this link, if that fits what is known of it.
+    hello: Option<CellHello>,
+    /// It said something of itself that does not fit; what it says further is ignored.
+    is_refused: bool,
+    /// It will not talk to this node.
+    is_refusing: bool,
+    hello_sent_at: Option<Time>,
+    /// It has stored the manifest.
+    is_confirmed: bool,
+    progress: Progress,
+}
+
+/// What only a leader has.
+#[derive(Debug)]
+struct Leading {
+    rounds: Rounds,
+    heartbeat_at: Time,
+    blank_index: LogIndex,
+    is_serving: bool,
+    transfer: Option<Transfer>,
+    /// When the log was last committed further, or began to wait for that.
+    commit_moved_at: Time,
+}
+
+/// The Raft node of one cell.
+#[derive(Debug)]
+pub struct Raft {
+    config: RaftConfig,
+    peers: Vec<Peer>,
+    birth: Birth,
+    dice: election::Dice,
+
+    term: Term,
+    vote: Option<NodeId>,
+    role: Role,
+    leader: Option<NodeId>,
+    /// The peers that have voted for this candidate, one bit each by their place in `peers`.
+    votes: u16,
+    election_at: Time,
+    leader_heard_at: Time,
+    /// The link to the leader broke since it was last heard.
+    is_leader_link_broken: bool,
+    /// Until then a failed pre-vote is repeated quickly: the leader's process is known to be gone.
+    hurry_until: Time,
+    /// No leader was heard and no vote was tried in this life of the process.
+    is_fresh: bool,
+    /// The leader asked this candidate to campaign.
+    is_told_to_take_over: bool,
+
+    log: Log,
+    durability: Durability,
+    committed: LogIndex,
+    handed_out: LogIndex,
+    /// The log is the same as that of this term's leader through here.
+    verified: LogIndex,
+    is_ack_due: bool,
+    /// Where the one read of the log that is under way begins.
+    reading: Option<LogIndex>,
+    /// The place of the peer whose turn it is to have the log read for it.
+    read_turn: usize,
+
+    leading: Leading,
+    stop: Option<transfer::Stop>,
+    events: VecDeque<RaftEvent>,
+    /// Why this node must not take part; said at the first occasion.
+    defect: Option<String>,
+}
+
+impl Raft {
+    /// A node as its records left it.
+    ///
+    /// # Panics
+    /// When the configuration is not sound; whoever reads it from a file has checked it.
+    pub fn new(config: RaftConfig, restored: Restored, now: Time) -> Raft {
+        config.assert_sound();
+        let peer = |node: &NodeId| Peer {
+            node: *node,
+            is_linked: false,
+            hello: None,
+            is_refused: false,
+            is_refusing: false,
+            hello_sent_at: None,
+            is_confirmed: false,
+            progress: Progress::default(),
+        };
+        let peers = config.members.iter().filter(|node| **node != config.node).map(peer).collect();
+        let birth = Birth::new(restored.manifest, restored.is_born, now);
+        let mut raft = Raft {
+            peers,
+            dice: election::Dice::new(config.seed),
+            term: restored.term.max(restored.log.last_term()),
+            vote: restored.vote,
+            role: Role::Follower,
+            leader: None,
+            votes: 0,
+            election_at: Time::NEVER,
+            leader_heard_at: Time(0),
+            is_leader_link_broken: true,
+            hurry_until: Time(0),
+            is_fresh: true,
+            is_told_to_take_over: false,
+            durability: Durability::new(restored.log.last_index(), Span(config.election_min.0 / 16)),
+            log: restored.log,
+            committed: LogIndex(0),
+            handed_out: LogIndex(0),
+            verified: LogIndex(0),
+            is_ack_due: false,
+            reading: None,
+            read_turn: 0,
+            leading: Leading {
+                rounds: Rounds::new(config.round_pace),
+                heartbeat_at: Time::NEVER,
+                blank_index: LogIndex(0),
+                is_serving: false,
+                transfer: None,
+                commit_moved_at: now,
+            },
+            stop: None,
+            events: VecDeque::new(),
+            defect: birth.defect(&config),
+            birth,
+            config,
+        };
+        assert!(restored.term == raft.term, "entries are never newer than the term");
+        if raft.is_born() {
+            raft.arm_election(now);
+            if raft.peers.is_empty() {
+                raft.election_at = now;
+            }
+        }
+        raft
+    }
+
+    /// Time has passed.
+    pub fn on_tick(&mut self, now: Time, fx: &mut Effects) {
+        if let Some(reason) = self.defect.take() {
+            fx.push(Effect::Halt(Halt { reason }));
+        }
+        self.tick_birth(now, fx);
+        if self.role == Role::Leader {
+            self.tick_leader(now, fx);
+        } else if now >= self.election_at {
+            self.start_pre_vote(now, fx);
+        }
+        self.tick_stop(now, fx);
+    }
+
+    /// Everything at hand has been given: what was gathered goes out.
+    pub fn on_end_of_turn(&mut self, now: Time, fx: &mut Effects) {
+        if self.role == Role::Leader {
+            self.begin_round_if_due(now, fx);
+            self.replicate(now, fx);
+        } else {
+            self.acknowledge(fx);
+        }
+        let through = self.handed_out.min(self.durability.durable_index());
+        self.log.evict(self.config.cache_bytes_max, through);
+    }
+
+    /// The disk has every append through this one.
+    pub fn on_durable(&mut self, append: AppendId, now: Time, fx: &mut Effects) {
+        let durable_before = self.durability.durable_index();
+        let was_hard_state_durable = self.durability.is_hard_state_durable();
+        self.durability.on_durable(append);
+        while let Some(deferred) = self.durability.poll_deferred() {
+            self.on_deferred(deferred, now, fx);
+        }
+        let is_news = self.durability.durable_index() > durable_before || !was_hard_state_durable;
+        if self.role == Role::Leader {
+            self.advance_commit(now);
+        } else if is_news && self.verified > LogIndex(0) {
+            self.is_ack_due = true;
+        }
+        self.tick_stop(now, fx);
+    }
+
+    /// A piece of the log came back from the disk.
+    pub fn on_log_read(&mut self, read: &LogRead<'_>, now: Time, fx: &mut Effects) {
+        self.send_read(read, now, fx);
+    }
+
+    /// A link to a member came up in both directions.
+    pub fn on_link_up(&mut self, peer: NodeId, now: Time, fx: &mut Effects) {
+        let Some(at) = self.peer_at(peer) else { return };
+        self.peers[at].is_linked = true;
+        self.peers[at].is_refusing = false;
+        self.send_hello(at, now, fx);
+        self.on_accepted(at, now);
+    }
+
+    /// A link to a member broke; may be said again once an attempt to connect was refused.
+    pub fn on_link_down(&mut self, peer: NodeId, is_refused: bool, now: Time, _fx: &mut Effects) {
+        let Some(at) = self.peer_at(peer) else { return };
+        let peer = &mut self.peers[at];
+        peer.is_linked = false;
+        peer.hello = None;
+        peer.is_refused = false;
+        peer.is_refusing = false;
+        peer.hello_sent_at = None;
+        peer.progress.probe();
+        let node = peer.node;
+        if self.leader == Some(node) {
+            self.on_leader_link_broken(is_refused, now);
+        }
+    }
+
+    /// A member said something.
+    pub fn on_message(&mut self, from: NodeId, message: &PeerMessage<'_>, now: Time, fx: &mut Effects) {
+        match message {
+            PeerMessage::CellHello(hello) => self.on_hello(from, hello, now, fx),
+            PeerMessage::Refused { reason } => self.on_refused(from, *reason, fx),
+            PeerMessage::Manifest(manifest) => self.on_manifest(from, manifest, now, fx),
+            PeerMessage::ManifestStored { birth } => self.on_manifest_stored(from, *birth, now, fx),
+            PeerMessage::Born { birth } => self.on_born(from, *birth, now, fx),
+            PeerMessage::Vote { .. }
+            | PeerMessage::VoteReply { .. }
+            | PeerMessage::TakeOver { .. }
+            | PeerMessage::Append(_)
+            | PeerMessage::AppendReply { .. } => {
+                if self.accepts(from) {
+                    self.on_raft_message(from, message, now, fx);
+                }
+            }
+            // Between the cells above.
+            PeerMessage::Digest { .. } | PeerMessage::DigestDisagrees { .. } => {}
+        }
+        self.tick_stop(now, fx);
+    }
+
+    fn on_raft_message(&mut self, from: NodeId, message: &PeerMessage<'_>, now: Time, fx: &mut Effects) {
+        match message {
+            PeerMessage::Vote { ballot, term, last_index, last_term } => {
+                let asked = election::Asked { ballot: *ballot, term: *term, last: (*last_term, *last_index) };
+                self.on_vote(from, asked, now, fx);
+            }
+            PeerMessage::VoteReply { ballot, term, is_granted } => {
+                self.on_vote_reply(from, *ballot, *term, *is_granted, now, fx);
+            }
+            PeerMessage::TakeOver { term } => self.on_take_over(from, *term, now, fx),
+            PeerMessage::Append(append) => self.on_append(from, append, now, fx),
+            PeerMessage::AppendReply { term, outcome } => {
+                self.on_append_reply(from, *term, *outcome, now, fx);
+            }
+            PeerMessage::CellHello(_)
+            | PeerMessage::Refused { .. }
+            | PeerMessage::Manifest(_)
+            | PeerMessage::ManifestStored { .. }
+            | PeerMessage::Born { .. }
+            | PeerMessage::Digest { .. }
+            | PeerMessage::DigestDisagrees { .. } => unreachable!("dealt with where messages come in"),
+        }
+    }
+
+    /// A member's beat.
+    pub fn on_beat(&mut self, from: NodeId, beat: Beat, now: Time, fx: &mut Effects) {
+        if !self.accepts(from) {
+            return;
+        }
+        match beat.kind {
+            BeatKind::Ask => self.on_ask(from, beat, now, fx),
+            BeatKind::Answer => self.on_answer(from, beat, now),
+            BeatKind::Deposed => self.on_newer_term(beat.term, now, fx),
+        }
+        self.tick_stop(now, fx);
+    }
+
+    /// Appends an entry whose payload `payload` writes. None, and nothing written, when this node does
+    /// not lead or is about to leave.
+    pub fn propose(
+        &mut self,
+        now: Time,
+        fx: &mut Effects,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> Option<LogIndex> {
+        let may_append = self.role == Role::Leader && !self.is_transferring() && self.stop.is_none();
+        may_append.then(|| self.append_own(now, fx, payload))
+    }
+
+    /// The next committed entry, to be applied now. All of them are to be polled before an event is: what
+    /// an event allows may depend on them.
+    pub fn poll_committed(&mut self) -> Option<Committed<'_>> {
+        if self.handed_out >= self.committed {
+            return None;
+        }
+        let index = self.handed_out.next();
+        self.handed_out = index;
+        if self.role == Role::Leader && index == self.leading.blank_index {
+            self.leading.is_serving = true;
+            self.events.push_back(RaftEvent::Serving { term: self.term });
+            self.announce_rounds();
+        }
+        let term = self.log.term_at(index).expect("a committed entry is in the log");
+        let payload = self.log.payload(index).expect("what is not applied stays in memory");
+        Some(Committed { index, term, payload })
+    }
+
+    /// The id of the next round that begins after this call; none when this node does not lead.
+    pub fn ask_round(&mut self, _now: Time, urgency: Urgency) -> Option<RoundId> {
+        (self.role == Role::Leader).then(|| self.leading.rounds.ask(urgency))
+    }
+
+    /// The next thing to know.
+    pub fn poll_event(&mut self) -> Option<RaftEvent> {
+        self.events.pop_front()
+    }
+
+    /// Whether this node leads.
+    pub fn is_leader(&self) -> bool {
+        self.role == Role::Leader
+    }
+
+    /// Whether it leads and all that was committed before it did has been handed out.
+    pub fn is_serving(&self) -> bool {
+        self.role == Role::Leader && self.leading.is_serving
+    }
+
+    /// Whether this leader is handing over and takes no proposals.
+    pub fn is_transferring(&self) -> bool {
+        self.leading.transfer.is_some()
+    }
+
+    /// Who leads, as far as this node knows.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.leader
+    }
+
+    /// The current term.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// The last index known to be committed.
+    pub fn committed(&self) -> LogIndex {
+        self.committed
+    }
+
+    /// The last index that this node's disk has.
+    pub fn durable(&self) -> LogIndex {
+        self.durability.durable_index()
+    }
+
+    /// The last index of the log.
+    pub fn last_index(&self) -> LogIndex {
+        self.log.last_index()
+    }
+
+    /// What this node is, in a word for people.
+    pub fn role_name(&self) -> &'static str {
+        match self.role {
+            Role::Follower if !self.is_born() => "unborn",
+            Role::Follower => "follower",
+            Role::PreCandidate => "pre-candidate",
+            Role::Candidate => "candidate",
+            Role::Leader => "leader",
+        }
+    }
+
+    /// How far a follower's disk has this leader's log; none when this node does not lead.
+    pub fn progress(&self, peer: NodeId) -> Option<LogIndex> {
+        let at = self.peer_at(peer)?;
+        (self.role == Role::Leader).then(|| self.peers[at].progress.matched)
+    }
+
+    /// Whether there is a link to a member.
+    pub fn is_linked(&self, peer: NodeId) -> bool {
+        self.peer_at(peer).is_some_and(|at| self.peers[at].is_linked)
+    }
+
+    /// Whether what a member says about the log counts: the cell is born, and the member is who it was then.
+    pub fn accepts(&self, from: NodeId) -> bool {
+        self.is_born() && self.peer_at(from).is_some_and(|at| self.peers[at].hello.is_some())
+    }
+
+    /// Whether a leader has heard a majority, or a follower its leader, within an election timeout.
+    pub fn has_quorum_contact(&self, now: Time) -> bool {
+        if self.role != Role::Leader {
+            return self.leader.is_some() && now.since(self.leader_heard_at) <= self.config.election_max;
+        }
+        let is_heard = |peer: &&Peer| now.since(peer.progress.heard_at) <= self.config.election_max;
+        self.peers.iter().filter(is_heard).count() + 1 >= self.majority()
+    }
+
+    /// Whether this leader's entries have waited for their commit longer than an election timeout.
+    pub fn is_commit_stalled(&self, now: Time) -> bool {
+        self.role == Role::Leader
+            && self.log.last_index() > self.committed
+            && now.since(self.leading.commit_moved_at) > self.config.election_max
+    }
+
+    /// When [`Raft::on_tick`] has to be called at the latest.
+    pub fn deadline(&self) -> Time {
+        if self.defect.is_some() {
+            return Time(0);
+        }
+        let role = match self.role {
+            Role::Leader => self.leader_deadline(),
+            Role::Follower | Role::PreCandidate | Role::Candidate => self.election_at,
+        };
+        role.min(self.birth_deadline()).min(self.stop_deadline())
+    }
+
+    fn is_born(&self) -> bool {
+        self.birth.is_born()
+    }
+
+    fn majority(&self) -> usize {
+        self.config.members.len() / 2 + 1
+    }
+
+    fn peer_at(&self, node: NodeId) -> Option<usize> {
+        self.peers.iter().position(|peer| peer.node == node)
+    }
+
+    /// Whether messages about the log go to this peer.
+    fn is_reachable(&self, at: usize) -> bool {
+        self.is_born() && self.peers[at].is_linked && self.peers[at].hello.is_some()
+    }
+
+    /// A peer may have become one whose messages count: what waited for that begins.
+    fn on_accepted(&mut self, at: usize, now: Time) {
+        if !self.is_reachable(at) {
+            return;
+        }
+        if self.role == Role::Leader {
+            self.peers[at].progress.probe();
+        } else {
+            self.hurry_first_election(now);
+        }
+    }
+
+    fn append_hard_state(&mut self, now: Time, fx: &mut Effects) {
+        let append = self.durability.append_hard_state(now);
+        let head = RecordHead { kind: RecordKind::HardState, term: self.term, index: LogIndex(0) };
+        let vote = self.vote.unwrap_or_default().0.to_le_bytes();
+        fx.append(append, head, |out| out.extend_from_slice(&vote));
+    }
+
+    fn on_deferred(&mut self, deferred: durability::Deferred, now: Time, fx: &mut Effects) {
+        match deferred {
+            durability::Deferred::Manifest => self.on_manifest_durable(now, fx),
+            durability::Deferred::Born => self.on_born_durable(now, fx),
+            durability::Deferred::Campaign { term } => self.ask_for_votes(term, now, fx),
+            durability::Deferred::VoteReply { to, ballot, term } => self.give_vote(to, ballot, term, fx),
+        }
+    }
+}

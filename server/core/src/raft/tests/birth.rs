@@ -1,0 +1,208 @@
+//! How a cell is born, and whom it does not let in.
+
+use expect_test::expect;
+use lockstep_wire::{LogIndex, NodeId, Term};
+
+use super::cluster::Cluster;
+use crate::Span;
+
+#[test]
+fn lowest_member_gives_birth_once_it_knows_everybody() {
+    let mut cluster = Cluster::new(3, 1);
+    cluster.begin_trace();
+    cluster.start(NodeId(1));
+    cluster.start(NodeId(2));
+    cluster.run_for(Span::from_ms(5));
+    cluster.note("3 starts");
+    cluster.start(NodeId(3));
+    cluster.run_for(Span::from_ms(5));
+    expect![[r#"
+        0.2    2>1  hello
+        0.2    1>2  hello
+        5.0    -- 3 starts
+        5.2    3>1  hello
+        5.2    1>3  hello
+        5.2    3>2  hello
+        5.2    2>3  hello
+        5.4    1    log 1: manifest
+        5.5    1>2  manifest of 3
+        5.5    1>3  manifest of 3
+        5.7    2    log 1: manifest
+        5.7    3    log 1: manifest
+        5.8    2>1  manifest stored
+        5.8    3>1  manifest stored
+        6.0    1    log 2: born
+        6.1    1    born
+        6.1    1>2  born
+        6.1    1>3  born
+        6.1    1>2  vote? Pre term 1 log 0@0
+        6.1    1>3  vote? Pre term 1 log 0@0
+        6.3    2    born
+        6.3    2    log 2: born
+        6.3    3    born
+        6.3    3    log 2: born
+        6.3    2>1  vote yes Pre term 1
+        6.3    3>1  vote yes Pre term 1
+        6.5    1    log 3: term 1 vote 1
+        6.6    1>2  vote? Real term 1 log 0@0
+        6.6    1>3  vote? Real term 1 log 0@0
+        6.8    2    log 3: term 1 vote 1
+        6.8    3    log 3: term 1 vote 1
+        6.9    2>1  vote yes Real term 1
+        6.9    3>1  vote yes Real term 1
+        7.1    1    elected in term 1
+        7.1    1    log 4: entry 1@1 blank
+        7.1    1>2  append term 1 after 0@0: 1..1, committed 0
+        7.1    1>3  append term 1 after 0@0: 1..1, committed 0
+        7.3    2    follows 1
+        7.3    3    follows 1
+        7.3    2    log 4: entry 1@1 blank
+        7.3    3    log 4: entry 1@1 blank
+        7.4    2>1  durable through 1 term 1
+        7.4    3>1  durable through 1 term 1
+        7.6    1    serves in term 1
+    "#]]
+    .assert_eq(&cluster.end_trace());
+}
+
+#[test]
+fn lone_member_gives_birth_to_itself_and_serves() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.begin_trace();
+    cluster.start(NodeId(1));
+    cluster.run_for(Span::from_ms(5));
+    cluster.note("a proposal, then a crash before the disk has another one");
+    cluster.propose(NodeId(1), b"x");
+    cluster.run_for(Span::from_ms(1));
+    cluster.propose(NodeId(1), b"y");
+    cluster.crash(NodeId(1));
+    cluster.start(NodeId(1));
+    cluster.run_for(Span::from_ms(5));
+    expect![[r#"
+        0.0    1    log 1: manifest
+        0.1    1    log 2: born
+        0.2    1    born
+        0.2    1    log 3: term 1 vote 1
+        0.3    1    elected in term 1
+        0.3    1    log 4: entry 1@1 blank
+        0.4    1    serves in term 1
+        5.0    -- a proposal, then a crash before the disk has another one
+        5.0    1    log 5: entry 2@1 x
+        6.0    1    log 6: entry 3@1 y
+        6.0    1    log 1: term 2 vote 1
+        6.1    1    elected in term 2
+        6.1    1    log 2: entry 3@2 blank
+        6.2    1    serves in term 2
+    "#]]
+    .assert_eq(&cluster.end_trace());
+    assert_eq!(cluster.member(1).applied, 3, "two blanks and x");
+}
+
+#[test]
+fn restarted_members_need_no_second_birth() {
+    let mut cluster = Cluster::serving(3, 2);
+    for node in cluster.nodes() {
+        cluster.crash(node);
+    }
+    cluster.run_for(Span::from_ms(10));
+    cluster.begin_trace();
+    cluster.start_all();
+    cluster.run_until_serving(Span::from_ms(400));
+    let trace = cluster.end_trace();
+    assert!(!trace.contains("manifest") && trace.contains("hello born"), "{trace}");
+}
+
+#[test]
+fn member_that_crashed_between_manifest_and_birth_confirms_again() {
+    let mut cluster = Cluster::new(3, 3);
+    cluster.start_all();
+    cluster.member(3).disk_delay = Span::from_ms(20);
+    cluster.run_for(Span::from_ms(25));
+    assert!(cluster.raft(2).role_name() == "unborn" || cluster.raft(2).leader().is_some());
+    cluster.crash(NodeId(3));
+    cluster.crash(NodeId(2));
+    cluster.run_for(Span::from_ms(10));
+    cluster.start(NodeId(2));
+    cluster.start(NodeId(3));
+    cluster.run_until_serving(Span::from_ms(3_000));
+}
+
+#[test]
+fn birth_survives_a_crash_at_any_moment() {
+    for crashed in 1..=3 {
+        for at in 0..30 {
+            let mut cluster = Cluster::new(3, at);
+            cluster.start_all();
+            cluster.run_for(Span(at * 50_000));
+            cluster.crash(NodeId(crashed));
+            cluster.run_for(Span::from_ms(3));
+            cluster.start(NodeId(crashed));
+            cluster.run_until_serving(Span::from_ms(5_000));
+            assert!(cluster.members.iter().all(|member| member.reports.is_empty()));
+        }
+    }
+}
+
+#[test]
+fn wiped_member_is_refused_told_so_and_never_votes() {
+    let mut cluster = Cluster::serving(3, 4);
+    let leader = cluster.serving_leader().unwrap();
+    let wiped = NodeId(if leader.0 == 3 { 2 } else { 3 });
+    cluster.wipe(wiped);
+    cluster.run_for(Span::from_ms(10));
+    cluster.begin_trace();
+    cluster.start(wiped);
+    cluster.run_for(Span::from_ms(20));
+    expect![[r#"
+        72.8   3>1  hello
+        72.8   1>3  hello born
+        72.8   3>2  hello
+        72.8   2>3  hello born
+        73.0   1>3  refused OtherIncarnation
+        73.0   1    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
+        73.0   2>3  refused OtherIncarnation
+        73.0   2    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
+        73.2   3    reports: refused by node 1: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
+        73.2   3    reports: refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)
+    "#]].assert_eq(&cluster.end_trace());
+
+    cluster.note("without the leader, the wiped one makes no majority");
+    cluster.crash(leader);
+    cluster.run_for(Span::from_ms(10_000));
+    assert_eq!(cluster.serving_leader(), None);
+    assert_eq!(cluster.raft(wiped.0).term(), Term(0));
+    assert_eq!(cluster.raft(wiped.0).last_index(), LogIndex(0));
+}
+
+#[test]
+fn member_wiped_in_the_middle_of_birth_leaves_a_cell_that_says_it_is_unborn() {
+    let mut cluster = Cluster::new(3, 5);
+    cluster.start_all();
+    cluster.member(3).disk_delay = Span::from_ms(20);
+    cluster.run_for(Span::from_ms(10));
+    cluster.wipe(NodeId(3));
+    cluster.run_for(Span::from_ms(1));
+    cluster.start(NodeId(3));
+    cluster.run_for(Span::from_ms(30_000));
+    assert_eq!(cluster.serving_leader(), None);
+    let reports: Vec<String> = cluster.member(1).reports.iter().cloned().collect();
+    expect![[r#"
+        cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again
+        cell 7 is unborn: waiting for node 3 to say who it is and to store the list of members; nothing was acknowledged yet"#]].assert_eq(&reports.join("\n"));
+    let reports: Vec<String> = cluster.member(3).reports.iter().cloned().collect();
+    expect![[r#"
+        cell 7 is unborn: waiting for node 1 to say who it is and to store the list of members; nothing was acknowledged yet
+        refused by node 1: cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again
+        refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; add it as a new member with a new id (if the cell is still unborn, format all members again instead)"#]].assert_eq(&reports.join("\n"));
+}
+
+#[test]
+fn unborn_cell_says_whom_it_waits_for() {
+    let mut cluster = Cluster::new(3, 6);
+    cluster.start(NodeId(1));
+    cluster.start(NodeId(3));
+    cluster.run_for(Span::from_ms(15_000));
+    let reports: Vec<String> = cluster.member(1).reports.iter().cloned().collect();
+    expect!["cell 7 is unborn: waiting for node 2 to say who it is and to store the list of members; nothing was acknowledged yet"].assert_eq(&reports.join("\n"));
+    assert_eq!(cluster.raft(1).role_name(), "unborn");
+}

@@ -1,0 +1,99 @@
+//! What must hold whatever happens (Raft, figure 3), checked while a cluster runs.
+//!
+//! Invariant: the oracle knows messages, records and committed entries, not how the nodes arrive at them.
+
+use std::collections::BTreeMap;
+
+use lockstep_wire::peer::{AppendOutcome, Ballot, PeerMessage};
+use lockstep_wire::{LogIndex, NodeId, RoundId, Term};
+
+use super::super::Raft;
+use super::cluster::{Cluster, Member};
+use crate::RecordKind;
+
+/// What has been seen of the whole cell so far.
+#[derive(Default)]
+pub(super) struct Oracle {
+    pub(super) leaders: BTreeMap<Term, NodeId>,
+    pub(super) committed: Vec<(Term, Vec<u8>)>,
+    pub(super) rounds_confirmed: usize,
+    pub(super) truncations: usize,
+    pub(super) conflicts: usize,
+    pub(super) deposed: usize,
+    pub(super) handed_over: usize,
+    votes: BTreeMap<(Term, NodeId), NodeId>,
+}
+
+impl Cluster {
+    /// A read that joined a round sees everything that anybody had seen committed when it was asked for.
+    pub(super) fn check_round(&mut self, node: NodeId, raft: &Raft, round: RoundId) {
+        assert!(raft.is_serving(), "only a serving leader's rounds are confirmed");
+        self.oracle.rounds_confirmed += 1;
+        let member = &mut self.members[usize::from(node.0) - 1];
+        let later = member.rounds.split_off(&RoundId(round.0 + 1));
+        for (round, index) in std::mem::replace(&mut member.rounds, later) {
+            assert!(member.applied >= index.0, "round {round} of {node} reads an old state");
+        }
+    }
+
+    /// What a leader takes for committed is on a majority of disks.
+    pub(super) fn check_commit(&self, raft: &Raft) {
+        let index = raft.committed();
+        if index == LogIndex(0) {
+            return;
+        }
+        let term = raft.log.term_at(index).unwrap();
+        let at = usize::try_from(index.0 - 1).unwrap();
+        let has = |member: &&Member| member.disk_log.get(at).is_some_and(|entry| entry.0 == term);
+        let count = self.members.iter().filter(has).count();
+        assert!(count > self.members.len() / 2, "entry {index} is on {count} disks only");
+    }
+
+    /// A vote and an acknowledgement promise what the disk has.
+    pub(super) fn check_promise(&mut self, from: NodeId, to: NodeId, message: &PeerMessage<'_>) {
+        let member = &self.members[usize::from(from.0) - 1];
+        match message {
+            PeerMessage::VoteReply { ballot: Ballot::Real | Ballot::TakeOver, term, is_granted: true } => {
+                let durable = member.records[..member.records_durable].iter();
+                let newest = durable.rev().find(|(head, _)| head.kind == RecordKind::HardState);
+                let vote = to.0.to_le_bytes().to_vec();
+                assert!(newest.is_some_and(|(head, stored)| head.term == *term && *stored == vote));
+                let known = *self.oracle.votes.entry((*term, from)).or_insert(to);
+                assert_eq!(known, to, "node {from} votes twice in term {term}");
+            }
+            PeerMessage::AppendReply { outcome: AppendOutcome::Durable { through }, .. } => {
+                assert!(
+                    through.0 <= member.disk_log.len() as u64,
+                    "node {from} acknowledges {through} too early"
+                );
+            }
+            PeerMessage::AppendReply { outcome: AppendOutcome::Conflict { .. }, .. } => {
+                self.oracle.conflicts += 1;
+            }
+            PeerMessage::Vote { ballot: Ballot::TakeOver, .. } => self.oracle.handed_over += 1,
+            _ => {}
+        }
+    }
+
+    /// Wherever two logs agree on an index and its term they agree on everything before.
+    pub(super) fn check_logs_match(&self) {
+        let rafts: Vec<&Raft> = self.members.iter().filter_map(|member| member.raft.as_ref()).collect();
+        for (at, a) in rafts.iter().enumerate() {
+            for b in &rafts[at + 1..] {
+                let last = a.last_index().min(b.last_index()).0;
+                let mut must_agree = false;
+                for index in (1..=last).rev().map(LogIndex) {
+                    let is_same = a.log.term_at(index) == b.log.term_at(index);
+                    assert!(is_same || !must_agree, "log matching at {index}");
+                    if is_same {
+                        must_agree = true;
+                        let payloads = (a.log.payload(index), b.log.payload(index));
+                        if let (Some(a), Some(b)) = payloads {
+                            assert_eq!(a, b, "log matching at {index}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

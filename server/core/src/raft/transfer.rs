@@ -1,0 +1,99 @@
+//! Leaving on purpose: handing leadership to another member (Raft dissertation, section 3.10), and the
+//! orderly stop.
+//!
+//! Invariant: a transfer that does not come about ends after one election timeout, and proposals are
+//! taken again. Deliberately absent: choosing when to leave.
+
+use lockstep_wire::NodeId;
+use lockstep_wire::peer::PeerMessage;
+
+use super::{Raft, Role};
+use crate::{Effect, Effects, Lane, Time};
+
+/// A transfer under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    to: NodeId,
+    until: Time,
+    is_told: bool,
+}
+
+/// An orderly stop under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop {
+    until: Time,
+    is_done: bool,
+}
+
+impl Raft {
+    /// Hands leadership to `to`. False, and nothing begun, when this node does not lead, is handing over
+    /// already, or does not reach that member.
+    pub fn transfer(&mut self, to: NodeId, now: Time, fx: &mut Effects) -> bool {
+        let is_possible = self.role == Role::Leader
+            && self.leading.transfer.is_none()
+            && self.peer_at(to).is_some_and(|at| self.is_reachable(at));
+        if is_possible {
+            let until = now + self.config.election_max;
+            self.leading.transfer = Some(Transfer { to, until, is_told: false });
+            self.hand_over_if_caught_up(fx);
+        }
+        is_possible
+    }
+
+    /// The node is about to stop: hands over, then says [`Effect::Stopped`]. It campaigns no more.
+    pub fn on_stop(&mut self, now: Time, fx: &mut Effects) {
+        if self.stop.is_some() {
+            return;
+        }
+        self.stop = Some(Stop { until: now + self.config.election_max, is_done: false });
+        self.election_at = Time::NEVER;
+        if self.role == Role::Leader {
+            let reachable = (0..self.peers.len()).filter(|at| self.is_reachable(*at));
+            let best = reachable.max_by_key(|at| self.peers[*at].progress.matched);
+            self.leading.transfer = None;
+            match best {
+                Some(at) => {
+                    self.transfer(self.peers[at].node, now, fx);
+                }
+                None => self.step_down("this node stops", now),
+            }
+        }
+        self.tick_stop(now, fx);
+    }
+
+    /// The target has the whole log: it may campaign.
+    pub(super) fn hand_over_if_caught_up(&mut self, fx: &mut Effects) {
+        let Some(transfer) = self.leading.transfer.filter(|transfer| !transfer.is_told) else { return };
+        let Some(at) = self.peer_at(transfer.to) else { return };
+        if self.peers[at].progress.matched == self.log.last_index() {
+            fx.send(transfer.to, Lane::Control, self.config.cell, &PeerMessage::TakeOver { term: self.term });
+            self.leading.transfer = Some(Transfer { is_told: true, ..transfer });
+        }
+    }
+
+    pub(super) fn tick_transfer(&mut self, now: Time) {
+        if self.leading.transfer.is_some_and(|transfer| now >= transfer.until) {
+            self.leading.transfer = None;
+        }
+    }
+
+    pub(super) fn transfer_deadline(&self) -> Time {
+        self.leading.transfer.map_or(Time::NEVER, |transfer| transfer.until)
+    }
+
+    /// Ends the orderly stop once this node neither leads nor owes a vote, or when that takes too long.
+    pub(super) fn tick_stop(&mut self, now: Time, fx: &mut Effects) {
+        let Some(stop) = self.stop.filter(|stop| !stop.is_done) else { return };
+        if now >= stop.until {
+            self.step_down("this node stops", now);
+        } else if self.role == Role::Leader || self.durability.has_deferred() {
+            return;
+        }
+        self.stop = Some(Stop { is_done: true, ..stop });
+        fx.push(Effect::Stopped);
+    }
+
+    pub(super) fn stop_deadline(&self) -> Time {
+        self.stop.filter(|stop| !stop.is_done).map_or(Time::NEVER, |stop| stop.until)
+    }
+}
