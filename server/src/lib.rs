@@ -3,9 +3,12 @@
 //! Invariant: bytes go in and out here, and nothing is decided here that the simulator does not decide too.
 //! Deliberately absent: Raft, the lock table, sessions, and the format of the log.
 
+pub mod config;
+pub mod dev;
+pub mod format;
 pub mod node;
 mod report;
 mod shard;
 
-pub use node::{Node, NodeAddress, NodeConfig, NodeError, Ports, Timing};
+pub use node::{Node, NodeAddress, NodeConfig, NodeError, Ports, Stopper, Timing};
 pub use shard::ShardError;

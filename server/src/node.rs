@@ -136,11 +136,27 @@ impl Ports {
     }
 }
 
+/// Asks a node to stop, from any thread.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    mailboxes: Mailboxes,
+    stop: Arc<AtomicBool>,
+}
+
+impl Stopper {
+    /// Asks for an orderly stop: leadership is handed over, then every shard ends.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        for mailbox in self.mailboxes.iter() {
+            mailbox.wake();
+        }
+    }
+}
+
 /// A running node.
 #[derive(Debug)]
 pub struct Node {
-    mailboxes: Mailboxes,
-    stop: Arc<AtomicBool>,
+    stopper: Stopper,
     shards: Vec<JoinHandle<()>>,
     ended: mpsc::Receiver<Result<(), ShardError>>,
     /// Keeps the directory locked for as long as the node lives.
@@ -189,14 +205,19 @@ impl Node {
             let thread = std::thread::Builder::new()
                 .name(format!("shard-{}.{shard}", config.node))
                 .spawn(move || {
-                    let outcome = shard::run(plan, || drop(ready.send(())));
-                    drop(end.send(outcome));
+                    // Nobody may be listening any more: the node has given up on another shard.
+                    let outcome = shard::run(plan, move || ready.send(()).unwrap_or_default());
+                    end.send(outcome).unwrap_or_default();
                 })
-                .map_err(|error| NodeError::Kernel { what: "no thread for a shard", reason: error.to_string() })?;
+                .map_err(|error| NodeError::Kernel {
+                    what: "no thread for a shard",
+                    reason: error.to_string(),
+                })?;
             shards.push(thread);
         }
         drop((end, ready));
-        let node = Node { mailboxes, stop, shards, ended, _directory: directory };
+        let stopper = Stopper { mailboxes, stop };
+        let node = Node { stopper, shards, ended, _directory: directory };
         for _ in 0..superblock.shards {
             // A shard that cannot start says why instead of being ready.
             if is_ready.recv().is_err() {
@@ -209,12 +230,9 @@ impl Node {
         Ok(node)
     }
 
-    /// Asks for an orderly stop: leadership is handed over, then every shard ends.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        for mailbox in self.mailboxes.iter() {
-            mailbox.wake();
-        }
+    /// What asks this node to stop.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
     }
 
     /// Waits for the end of the node: of all shards after a stop, of the first that cannot go on otherwise.
@@ -225,7 +243,7 @@ impl Node {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     outcome = outcome.and(Err(error.into()));
-                    self.stop();
+                    self.stopper.stop();
                 }
                 // A shard that panicked has said so on stderr.
                 Err(mpsc::RecvError) => {
@@ -298,7 +316,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
         .collect()
 }
 
-fn fill_random(bytes: &mut [u8]) -> Result<(), NodeError> {
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), NodeError> {
     getrandom::fill(bytes)
         .map_err(|error| NodeError::Kernel { what: "no randomness", reason: error.to_string() })
 }

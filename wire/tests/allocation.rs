@@ -6,6 +6,7 @@
 use std::fmt::{self, Write as _};
 
 use allocation_counter::measure;
+use lockstep_wire::entry::Command;
 use lockstep_wire::frame::{self, Assembler, Frame, HEAD_BYTES, Head};
 use lockstep_wire::hello::{Hello, HelloReply};
 use lockstep_wire::limit::PEER_FRAME_BYTES_MAX;
@@ -55,6 +56,7 @@ fn read_as_everything(frame: &Frame<'_>, sink: &mut Sink) {
     visit(sink, Hello::decode(frame.body));
     visit(sink, HelloReply::decode(frame.body));
     visit(sink, Manifest::decode(frame.body));
+    visit(sink, Command::decode(frame.body));
     visit(sink, Request::decode(frame));
     visit(sink, Reply::decode(frame));
     visit(sink, Event::decode(frame));
@@ -147,6 +149,22 @@ proptest! {
         let (mut sink, mut count) = (Sink { bytes: 0 }, 0);
         let info = measure(|| count = read_stream(&stream, &mut sink));
         prop_assert_eq!(count, 1);
+        prop_assert_eq!(info.count_total, 0, "{:?}", info);
+    }
+    #[test]
+    fn decoding_any_log_entry_allocates_nothing(
+        kind in 0u16..0x30,
+        fields in prop::collection::vec(prop_oneof![3 => 0u8..4, 1 => any::<u8>()], 0..300),
+    ) {
+        let mut payload = vec![1, 0];
+        payload.extend(kind.to_le_bytes());
+        payload.extend(fields);
+        let mut sink = Sink { bytes: 0 };
+        let info = measure(|| match Command::decode(&payload) {
+            Ok(command) => write!(sink, "{command:?}").expect("a sink takes everything"),
+            Err(error) => write!(sink, "{error}").expect("a sink takes everything"),
+        });
+        prop_assert!(sink.bytes > 0);
         prop_assert_eq!(info.count_total, 0, "{:?}", info);
     }
 }

@@ -98,11 +98,17 @@ pub fn welcome(us: &Identity, port: Port, cell: CellId, hello: &Hello<'_>) -> Re
             if peer.to != us.node {
                 return refuse(
                     Status::Denied,
-                    format!("this is node {}, not node {}; check the addresses in the configuration", us.node, peer.to),
+                    format!(
+                        "this is node {}, not node {}; check the addresses in the configuration",
+                        us.node, peer.to
+                    ),
                 );
             }
             if peer.node == us.node || peer.node == NodeId(0) {
-                return refuse(Status::Denied, format!("two nodes have the id {}; every id is used once", us.node));
+                return refuse(
+                    Status::Denied,
+                    format!("two nodes have the id {}; every id is used once", us.node),
+                );
             }
             if peer.shard >= us.shards {
                 return refuse(

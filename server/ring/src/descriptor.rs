@@ -28,8 +28,10 @@ pub struct File(pub(crate) Key);
 pub(crate) struct Descriptor {
     generation: u32,
     fd: Option<OwnedFd>,
-    /// Whether the slot of the same number in the kernel's table of registered files holds it too.
-    pub(crate) is_registered: bool,
+    /// Files have no arrivals to mark.
+    is_socket: bool,
+    /// Its place in the kernel's table of registered files, if it has one.
+    pub(crate) registered: Option<u32>,
     ops_in_flight: u32,
     closing: Option<Token>,
     closes_left: u8,
@@ -44,17 +46,33 @@ pub(crate) struct Descriptor {
 pub(crate) struct Descriptors {
     slots: Vec<Descriptor>,
     free: Vec<u32>,
+    /// Places in the table of registered files that are free.
+    pub(crate) registered_free: Vec<u32>,
     behind_mark: usize,
 }
 
 impl Descriptors {
-    pub(crate) fn insert(&mut self, fd: OwnedFd) -> Key {
+    /// None yet, and this many places for registered files.
+    pub(crate) fn new(registered_files: u32) -> Self {
+        Self { registered_free: (0..registered_files).rev().collect(), ..Self::default() }
+    }
+
+    pub(crate) fn insert_socket(&mut self, fd: OwnedFd) -> Socket {
+        Socket(self.insert(fd, true))
+    }
+
+    pub(crate) fn insert_file(&mut self, fd: OwnedFd) -> File {
+        File(self.insert(fd, false))
+    }
+
+    fn insert(&mut self, fd: OwnedFd, is_socket: bool) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = u32::try_from(self.slots.len()).expect("fewer descriptors than 2^32");
             self.slots.push(Descriptor {
                 generation: 0,
                 fd: None,
-                is_registered: false,
+                is_socket: false,
+                registered: None,
                 ops_in_flight: 0,
                 closing: None,
                 closes_left: 0,
@@ -65,6 +83,7 @@ impl Descriptors {
         });
         let slot = &mut self.slots[index as usize];
         slot.fd = Some(fd);
+        slot.is_socket = is_socket;
         slot.received = 0;
         Key { index, generation: slot.generation }
     }
@@ -115,11 +134,11 @@ impl Descriptors {
     }
 
     /// Takes the descriptor out for the close operations, of which there are one or two.
-    pub(crate) fn take_for_close(&mut self, key: Key) -> (OwnedFd, bool) {
+    pub(crate) fn take_for_close(&mut self, key: Key) -> (OwnedFd, Option<u32>) {
         let slot = self.slot(key);
         let fd = slot.fd.take().expect("a descriptor is closed once");
-        slot.closes_left = 1 + u8::from(slot.is_registered);
-        (fd, slot.is_registered)
+        slot.closes_left = 1 + u8::from(slot.registered.is_some());
+        (fd, slot.registered)
     }
 
     /// Notes one completed close; with the last one the slot is free and the caller's token comes back.
@@ -140,6 +159,7 @@ impl Descriptors {
         if slot.ops_in_flight > 0 {
             return None;
         }
+        assert!(slot.registered.is_none(), "only files are registered, and those stay");
         let fd = slot.fd.take();
         self.clear_mark(key);
         self.free(key);
@@ -149,7 +169,8 @@ impl Descriptors {
     fn free(&mut self, key: Key) {
         let slot = self.slot(key);
         slot.generation = slot.generation.wrapping_add(1);
-        slot.is_registered = false;
+        let registered = slot.registered.take();
+        self.registered_free.extend(registered);
         self.free.push(key.index);
     }
 
@@ -175,7 +196,7 @@ impl Descriptors {
         self.behind_mark = 0;
         for slot in &mut self.slots {
             slot.mark = None;
-            if let (Some(fd), None) = (&slot.fd, slot.closing) {
+            if let (Some(fd), None, true) = (&slot.fd, slot.closing, slot.is_socket) {
                 let waiting = unread(fd);
                 if waiting > 0 {
                     slot.mark = Some(slot.received + waiting);
@@ -183,6 +204,11 @@ impl Descriptors {
                 }
             }
         }
+    }
+
+    /// Whether not all marked arrivals of this socket have been handed out.
+    pub(crate) fn is_behind_mark(&mut self, key: Key) -> bool {
+        self.slot(key).mark.is_some()
     }
 
     /// Sockets whose marked arrivals have not all been handed out.

@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
@@ -28,16 +28,36 @@ impl Default for SocketOptions {
     }
 }
 
-/// Listens on the address (SO_REUSEADDR). The kernel caps the backlog at `net.core.somaxconn`.
+/// How long an address in use is asked for again: the kernel takes down the ring of a killed process, and the
+/// listeners in it, a moment after the process is gone.
+const BIND_WAIT: Duration = Duration::from_millis(1000);
+const BIND_PAUSE: Duration = Duration::from_millis(20);
+
+/// Listens on the address (SO_REUSEADDR). Blocks for up to a second while the address is in use. The kernel caps the
+/// backlog at `net.core.somaxconn`.
 pub fn listen(address: SocketAddr, backlog: u32, options: &SocketOptions) -> io::Result<OwnedFd> {
     let socket = new_socket(address, options)?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    socket.bind(&address.into())?;
-    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    let deadline = Instant::now() + BIND_WAIT;
+    while_in_use(deadline, || socket.bind(&address.into()))?;
+    while_in_use(deadline, || socket.listen(backlog))?;
     Ok(socket.into())
+}
+
+/// Tries again until the deadline while the address is in use.
+fn while_in_use(deadline: Instant, mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(BIND_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// A socket that can be connected to the address, perhaps from a given local one.

@@ -63,7 +63,8 @@ impl Subject {
                 "the shard loop relies on deferred task work, multishot receives, provided buffers and ring messages"
             }
             Self::LockedMemory => {
-                "some kernels count the memory of rings against the memlock limit of the user (RLIMIT_MEMLOCK)"
+                "kernels differ in whether the memory of rings counts against the user's memlock limit (6.18 counts it, except \
+                 for CAP_IPC_LOCK), so it is tried"
             }
             Self::OpenFiles => "every client connection, peer link and log segment is a descriptor",
             Self::DirectIo => {
@@ -97,7 +98,9 @@ pub struct Finding {
 /// Runs every check, in the order of [`Subject`]. Checks that cannot be tried because io_uring itself is not there are left out.
 pub fn examine(needs: &Needs) -> Vec<Finding> {
     let mut findings = Vec::new();
-    match small_ring() {
+    let memory_needed = ring_bytes(needs);
+    raise(Resource::Memlock, memory_needed);
+    match small_ring(memory_needed) {
         Ok(uring) => {
             let version = format!("available, kernel {}", kernel_release());
             findings.push(Finding { subject: Subject::IoUring, outcome: Ok(version) });
@@ -123,8 +126,8 @@ pub fn require(needs: &Needs) -> Result<(), Shortage> {
 }
 
 /// A ring with the flags that all rings here have.
-fn small_ring() -> Result<IoUring, Shortage> {
-    let plain = IoUring::new(2).map_err(|error| no_ring(&error))?;
+fn small_ring(memory_needed: u64) -> Result<IoUring, Shortage> {
+    let plain = IoUring::new(2).map_err(|error| no_ring(&error, memory_needed))?;
     drop(plain);
     IoUring::builder()
         .setup_single_issuer()
@@ -134,11 +137,11 @@ fn small_ring() -> Result<IoUring, Shortage> {
         .build(2)
         .map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => Shortage::KernelTooOld { release: kernel_release() },
-            _ => no_ring(&error),
+            _ => no_ring(&error, memory_needed),
         })
 }
 
-fn no_ring(error: &io::Error) -> Shortage {
+fn no_ring(error: &io::Error, memory_needed: u64) -> Shortage {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => Shortage::IoUringMissing { release: kernel_release() },
         Some(libc::EPERM | libc::EACCES) => {
@@ -150,7 +153,7 @@ fn no_ring(error: &io::Error) -> Shortage {
         }
         Some(libc::ENOMEM) => {
             let (soft, hard) = limit(Resource::Memlock);
-            Shortage::LockedMemory { soft, hard, needed: PAGE * 2 }
+            Shortage::LockedMemory { soft, hard, needed: memory_needed }
         }
         _ => Shortage::RingFailed { error: error.to_string() },
     }
@@ -205,12 +208,7 @@ fn abilities(uring: &IoUring) -> Result<String, Shortage> {
 
 /// Makes all the rings at once, as the server will.
 fn locked_memory(needs: &Needs) -> Result<String, Shortage> {
-    let needed = ring_bytes(needs);
-    let mut outcome = make_rings(needs);
-    if is_out_of_memory(&outcome) {
-        raise(Resource::Memlock, needed);
-        outcome = make_rings(needs);
-    }
+    let outcome = make_rings(needs);
     let (soft, hard) = limit(Resource::Memlock);
     match outcome {
         Ok(()) => Ok(format!(
@@ -219,14 +217,10 @@ fn locked_memory(needs: &Needs) -> Result<String, Shortage> {
             shortage::bytes(soft)
         )),
         Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-            Err(Shortage::LockedMemory { soft, hard, needed })
+            Err(Shortage::LockedMemory { soft, hard, needed: ring_bytes(needs) })
         }
         Err(error) => Err(Shortage::RingFailed { error: error.to_string() }),
     }
-}
-
-fn is_out_of_memory(outcome: &io::Result<()>) -> bool {
-    outcome.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
 }
 
 fn make_rings(needs: &Needs) -> io::Result<()> {
@@ -337,8 +331,13 @@ fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
+/// The name of the file system that holds the path.
+pub fn filesystem(path: &Path) -> io::Result<String> {
+    Ok(filesystem_name(rustix::fs::statfs(path)?.f_type))
+}
+
 /// The name of a file system by its magic number, as `statfs` gives it.
-pub fn filesystem_name(magic: i64) -> String {
+fn filesystem_name(magic: i64) -> String {
     let name = match magic {
         0xef53 => "ext4",
         0x5846_5342 => "xfs",

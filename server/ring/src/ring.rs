@@ -36,6 +36,9 @@ pub(crate) const KIND_IGNORED: u64 = 0b11 << 62;
 
 /// How long the drop of a ring waits for its operations.
 const DROP_WAIT: Duration = Duration::from_secs(2);
+/// How often a ring is tried for while there is no memory, and the pause between.
+const SETUP_ATTEMPTS_MAX: u32 = 10;
+const SETUP_PAUSE: Duration = Duration::from_millis(20);
 /// Spare cells for gathered sends kept at most.
 const SPARE_MESSAGES_MAX: usize = 256;
 
@@ -46,14 +49,14 @@ pub struct RingConfig {
     pub submission_entries: u32,
     /// Entries of the completion queue, a power of two. Beyond them the kernel keeps completions in a list of its own.
     pub completion_entries: u32,
-    /// Sockets and files that go by the kernel's table of registered files (a little cheaper per operation);
-    /// 0 for none. Those beyond it work all the same.
+    /// Places in the kernel's table of registered files, for files that are open long (a little cheaper per
+    /// operation); 0 for none. Files beyond it work all the same.
     pub registered_files: u32,
 }
 
 impl Default for RingConfig {
     fn default() -> Self {
-        Self { submission_entries: 1024, completion_entries: 8192, registered_files: 1024 }
+        Self { submission_entries: 1024, completion_entries: 8192, registered_files: 64 }
     }
 }
 
@@ -75,6 +78,25 @@ pub enum Turn {
 /// All methods take `&self`, so a completion's bytes can be held while operations are started; keep the ring beside
 /// the state that its completions change, not inside it. One turn is
 /// [`submit_and_wait`](Ring::submit_and_wait), then [`completions`](Ring::completions) until it is empty.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockstep_ring::{Completion, Ring, RingConfig, Token};
+///
+/// let ring = Ring::new(RingConfig::default())?;
+/// ring.timer(Duration::from_millis(1), Token(7));
+/// let mut fired = 0;
+/// while fired == 0 {
+///     ring.submit_and_wait(Some(Duration::from_millis(100)))?;
+///     for completion in ring.completions() {
+///         match completion {
+///             Completion::TimerFired { token: Token(7) } => fired += 1,
+///             other => panic!("nothing else was asked for: {other:?}"),
+///         }
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Ring {
     pub(crate) uring: RefCell<IoUring>,
     pub(crate) ops: RefCell<ManuallyDrop<Ops>>,
@@ -86,7 +108,7 @@ pub struct Ring {
     spare_messages: RefCell<Vec<Pinned<Vectored>>>,
     event: Arc<OwnedFd>,
     own_doorbell: Doorbell,
-    registered_files: u32,
+    has_registered_files: bool,
     pub(crate) is_dropping: Cell<bool>,
     /// The kernel ties the ring to its thread; so does the type.
     not_send: PhantomData<*const ()>,
@@ -95,17 +117,19 @@ pub struct Ring {
 impl Ring {
     /// Makes a ring for the calling thread.
     ///
-    /// Fails as the system calls do; [`probe`](crate::probe) tells why in words.
+    /// Waits a moment if there is no memory: what the kernel counts for rings that were closed just now (the probe's, or
+    /// a killed process's) comes back late. Otherwise fails as the system calls do; [`probe`](crate::probe) tells why in words.
     pub fn new(config: RingConfig) -> io::Result<Self> {
-        let uring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            .setup_submit_all()
-            .setup_clamp()
-            .setup_cqsize(config.completion_entries.max(config.submission_entries))
-            .dontfork()
-            .build(config.submission_entries)?;
+        let mut attempts = 1;
+        let uring = loop {
+            match Self::build(config) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && attempts < SETUP_ATTEMPTS_MAX => {
+                    attempts += 1;
+                    std::thread::sleep(SETUP_PAUSE);
+                }
+                outcome => break outcome?,
+            }
+        };
         if config.registered_files > 0 {
             uring.submitter().register_files_sparse(config.registered_files)?;
         }
@@ -117,18 +141,30 @@ impl Ring {
             uring: RefCell::new(uring),
             ops: RefCell::new(ManuallyDrop::new(Ops::default())),
             groups: RefCell::new(ManuallyDrop::new(Vec::new())),
-            descriptors: RefCell::new(Descriptors::default()),
+            descriptors: RefCell::new(Descriptors::new(config.registered_files)),
             backlog: RefCell::new(VecDeque::new()),
             doorbells: RefCell::new(Vec::new()),
             spare_messages: RefCell::new(Vec::new()),
             event,
             own_doorbell: Doorbell { ring_fd },
-            registered_files: config.registered_files,
+            has_registered_files: config.registered_files > 0,
             is_dropping: Cell::new(false),
             not_send: PhantomData,
         };
         ring.listen_for_wakers();
         Ok(ring)
+    }
+
+    fn build(config: RingConfig) -> io::Result<IoUring> {
+        IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_clamp()
+            .setup_cqsize(config.completion_entries.max(config.submission_entries))
+            .dontfork()
+            .build(config.submission_entries)
     }
 
     /// Adds a group of `count` receive buffers (a power of two, at most 32,768) of `size` bytes each.
@@ -146,38 +182,36 @@ impl Ring {
     }
 
     /// Takes a stream socket or a listener. It should be in blocking mode; the ring never blocks on it.
+    ///
+    /// Sockets do not go into the table of registered files: when a process is killed the kernel empties that table
+    /// some 30 ms late (measured on 6.18), and by its sockets is how others learn that it is gone.
     pub fn adopt_socket(&self, fd: OwnedFd) -> Socket {
-        Socket(self.adopt(fd))
+        self.descriptors.borrow_mut().insert_socket(fd)
     }
 
     /// Takes a file or directory.
     pub fn adopt_file(&self, fd: OwnedFd) -> File {
-        File(self.adopt(fd))
-    }
-
-    fn adopt(&self, fd: OwnedFd) -> Key {
         let raw = fd.as_raw_fd();
         let mut descriptors = self.descriptors.borrow_mut();
-        let key = descriptors.insert(fd);
-        // Registration is an economy: where it fails the plain descriptor does.
-        descriptors.open(key).is_registered = key.index < self.registered_files
-            && self.uring.borrow().submitter().register_files_update(key.index, &[raw]).is_ok();
-        key
+        let file = descriptors.insert_file(fd);
+        if let Some(place) = descriptors.registered_free.pop() {
+            // Registration is an economy: where it fails the plain descriptor does.
+            if self.uring.borrow().submitter().register_files_update(place, &[raw]).is_ok() {
+                descriptors.open(file.0).registered = Some(place);
+            } else {
+                descriptors.registered_free.push(place);
+            }
+        }
+        file
     }
 
     /// Gives a socket up to another owner; `None` (and nothing changes) while an operation is in flight on it.
     pub fn detach_socket(&self, socket: Socket) -> Option<OwnedFd> {
-        let mut descriptors = self.descriptors.borrow_mut();
-        let is_registered = descriptors.open(socket.0).is_registered;
-        let fd = descriptors.detach(socket.0)?;
-        if is_registered {
-            // An entry that stays is overwritten by the next descriptor in this slot; until then it only delays a close.
-            let _ = self.uring.borrow().submitter().register_files_update(socket.0.index, &[-1]);
-        }
-        Some(fd)
+        self.descriptors.borrow_mut().detach(socket.0)
     }
 
-    /// Looks at a socket while the ring owns it: addresses, options. `None` once it is being closed.
+    /// Looks at a socket while the ring owns it: addresses, options. `None` once it is being closed. The closure must
+    /// not call the ring.
     pub fn with_socket<R>(&self, socket: Socket, look: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
         self.descriptors.borrow().fd(socket.0).map(|fd| look(fd.as_fd()))
     }
@@ -203,9 +237,9 @@ impl Ring {
     }
 
     pub(crate) fn start_close(&self, key: Key) {
-        let (fd, is_registered) = self.descriptors.borrow_mut().take_for_close(key);
-        if is_registered {
-            let close = opcode::Close::new(Fixed(key.index)).build();
+        let (fd, registered) = self.descriptors.borrow_mut().take_for_close(key);
+        if let Some(place) = registered {
+            let close = opcode::Close::new(Fixed(place)).build();
             // SAFETY: the entry refers to no memory.
             unsafe { self.start(Op::Close { descriptor: key }, close) };
         }
@@ -217,7 +251,6 @@ impl Ring {
     fn cancel_all_on(&self, key: Key) {
         let descriptors = self.descriptors.borrow();
         let Some(fd) = descriptors.fd(key) else { return };
-        // The kernel matches by file, so this finds operations that went by the registered slot, too.
         let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd.as_raw_fd())).all()).build();
         // SAFETY: the entry refers to no memory.
         unsafe { self.push(cancel.user_data(KIND_IGNORED)) };
@@ -321,7 +354,7 @@ impl Ring {
     /// Costs one `FIONREAD` per socket, so it is for when something is about to be decided by silence.
     #[must_use]
     pub fn mark_arrivals(&self) -> bool {
-        // The kernel moves bytes out of sockets only within a call of this thread (DEFER_TASKRUN), so with no
+        // Why this is exact: the kernel moves bytes out of sockets only within a call of this thread (DEFER_TASKRUN), so with no
         // completion left a byte is either counted as handed out or still unread in its socket.
         if self.has_completions() {
             return false;
@@ -335,6 +368,11 @@ impl Ring {
     /// armed again does, until it has been and has delivered.
     pub fn marked_arrivals_are_handed_out(&self) -> bool {
         self.descriptors.borrow().behind_mark() == 0
+    }
+
+    /// The same for one socket: whether something that had arrived there by the last mark is still to be handed out.
+    pub fn is_behind_mark(&self, socket: Socket) -> bool {
+        self.descriptors.borrow_mut().is_behind_mark(socket.0)
     }
 
     /// Operations in flight, the ring's own wait for its wakers included.
@@ -396,8 +434,8 @@ impl Ring {
     /// The open descriptor in the form in which the kernel is to find it.
     pub(crate) fn target(&self, key: Key) -> Target {
         let mut descriptors = self.descriptors.borrow_mut();
-        if descriptors.open(key).is_registered {
-            return Target::Registered(key.index);
+        if let Some(place) = descriptors.open(key).registered {
+            return Target::Registered(place);
         }
         Target::Plain(descriptors.fd(key).map_or(-1, AsRawFd::as_raw_fd))
     }
@@ -485,6 +523,10 @@ impl Drop for Ring {
             if self.ops_in_flight() > 0 && self.submit_and_wait(Some(Duration::from_millis(10))).is_err() {
                 break;
             }
+        }
+        if self.has_registered_files {
+            // Else the kernel closes them when it gets round to it; a failure means just that.
+            let _ = self.uring.borrow().submitter().unregister_files();
         }
         if self.ops_in_flight() > 0 {
             // The kernel may touch the memory of these at any later time: it must never be freed. Descriptors are

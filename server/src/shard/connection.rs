@@ -4,8 +4,6 @@
 //! on a connection, and what gathers meanwhile goes out with the next. Deliberately absent: what the
 //! bytes mean.
 
-use std::time::Instant;
-
 use lockstep_core::hello::Port;
 use lockstep_core::{ConnectionId, Lane};
 use lockstep_ring::{Ring, Socket, Token};
@@ -49,7 +47,7 @@ pub(super) fn parse(token: Token) -> (ConnectionId, SocketOp) {
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Somebody connected and has not said a valid Hello; these bytes have come.
-    Greeting { port: Port, since: Instant, bytes: Vec<u8> },
+    Greeting { port: Port, bytes: Vec<u8> },
     /// A client of a cell.
     Client { cell: CellId },
     /// A member that sends to us.

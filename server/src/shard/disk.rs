@@ -42,26 +42,26 @@ pub(super) fn open(
     let mut restores: BTreeMap<CellId, Restore> =
         plan.cells.iter().map(|config| (config.cell, Restore::new())).collect();
     let mut refused = None;
-    let (log, inspection) = Log::open(
-        &mut directory,
-        &plan.superblock,
-        ShardId(plan.shard),
-        plan.salt,
-        &mut |_, record| {
+    let (log, inspection) =
+        Log::open(&mut directory, &plan.superblock, ShardId(plan.shard), plan.salt, &mut |_, record| {
             let outcome = match (restores.get_mut(&record.cell), core_kind(record.kind)) {
                 (Some(restore), Some(kind)) => {
                     let head = RecordHead { kind, term: record.term, index: record.index };
-                    restore.on_record(head, record.payload).map_err(|halt| halt.reason)
+                    restore.on_record(head, record.payload);
+                    Ok(())
                 }
-                (None, _) => Err(format!("the log holds records of cell {}, which is not configured", record.cell)),
-                (_, None) => Err("the log holds a snapshot's mark, which this build does not know".to_owned()),
+                (None, _) => {
+                    Err(format!("the log holds records of cell {}, which is not configured", record.cell))
+                }
+                (_, None) => {
+                    Err("the log holds a snapshot's mark, which this build does not know".to_owned())
+                }
             };
             if let Err(reason) = outcome {
                 refused.get_or_insert(reason);
             }
-        },
-    )
-    .map_err(|refusal| log_error(&format!("{}: {refusal}", plan.data.display())))?;
+        })
+        .map_err(|refusal| log_error(&format!("{}: {refusal}", plan.data.display())))?;
     if let Some(reason) = refused {
         return Err(log_error(&format!("{}: {reason}", plan.data.display())));
     }

@@ -64,7 +64,9 @@ impl Shard {
         match report {
             Report::Born => tracing::info!(%node, %cell, "the cell is born"),
             Report::Leading { term } => tracing::info!(%node, %cell, %term, "leading"),
-            Report::Deposed { term, reason } => tracing::warn!(%node, %cell, %term, reason, "not leading any more"),
+            Report::Deposed { term, reason } => {
+                tracing::warn!(%node, %cell, %term, reason, "not leading any more")
+            }
             Report::Following { term, leader } => tracing::info!(%node, %cell, %term, %leader, "following"),
             Report::Refused { peer, reason } => self.reporter.member_refused(node, cell, *peer, reason),
         }

@@ -44,9 +44,8 @@ pub(super) struct Door {
 impl Door {
     /// Opens the door, if this shard has it.
     pub(super) fn new(ring: &Ring, listeners: Option<Listeners>, connections_max: usize) -> Door {
-        let listeners = listeners.map(|listeners| {
-            (ring.adopt_socket(listeners.client), ring.adopt_socket(listeners.peer))
-        });
+        let listeners = listeners
+            .map(|listeners| (ring.adopt_socket(listeners.client), ring.adopt_socket(listeners.peer)));
         let door = Door { listeners, greeting: VecDeque::new(), paused: Vec::new(), connections_max };
         door.accept(ring, Port::Client);
         door.accept(ring, Port::Peer);
@@ -77,7 +76,7 @@ impl Shard {
                     self.door.accept(ring, port);
                 }
                 if self.connections.len() < self.door.connections_max {
-                    self.greet(ring, port, fd, Vec::new());
+                    self.greet(ring, port, fd);
                 } else {
                     self.reporter.full(self.door.connections_max);
                 }
@@ -90,13 +89,12 @@ impl Shard {
         }
     }
 
-    /// Waits for the Hello of a connection that came in here or at another shard.
-    fn greet(&mut self, ring: &Ring, port: Port, fd: OwnedFd, bytes: Vec<u8>) -> ConnectionId {
+    /// Waits for the Hello of a connection that came in.
+    fn greet(&mut self, ring: &Ring, port: Port, fd: OwnedFd) {
         let socket = ring.adopt_socket(fd);
-        let id = self.connections.insert(socket, Stage::Greeting { port, since: self.now, bytes });
+        let id = self.connections.insert(socket, Stage::Greeting { port, bytes: Vec::new() });
         self.door.greeting.push_back((self.now, id));
         self.listen_for_hello(ring, id, socket);
-        id
     }
 
     fn listen_for_hello(&self, ring: &Ring, id: ConnectionId, socket: Socket) {
@@ -106,19 +104,25 @@ impl Shard {
 
     /// Takes what the other shards have left.
     pub(super) fn take_handoffs(&mut self, ring: &Ring) -> Result<(), ShardError> {
-        while let Some(Handoff { fd, port, bytes }) = self.plan.mailboxes[usize::from(self.plan.shard)].take() {
+        while let Some(Handoff { fd, port, bytes }) = self.plan.mailboxes[usize::from(self.plan.shard)].take()
+        {
             let socket = ring.adopt_socket(fd);
-            let id = self.connections.insert(socket, Stage::Greeting { port, since: self.now, bytes: Vec::new() });
+            let id = self.connections.insert(socket, Stage::Greeting { port, bytes: Vec::new() });
             self.on_greeting(ring, id, &bytes)?;
         }
         Ok(())
     }
 
     /// Reads what somebody who has not been welcomed has said.
-    pub(super) fn on_greeting(&mut self, ring: &Ring, id: ConnectionId, more: &[u8]) -> Result<(), ShardError> {
+    pub(super) fn on_greeting(
+        &mut self,
+        ring: &Ring,
+        id: ConnectionId,
+        more: &[u8],
+    ) -> Result<(), ShardError> {
         let Some(connection) = self.connections.get(id) else { return Ok(()) };
         let socket = connection.socket;
-        let Stage::Greeting { port, bytes, .. } = &mut connection.stage else { return Ok(()) };
+        let Stage::Greeting { port, bytes } = &mut connection.stage else { return Ok(()) };
         bytes.extend_from_slice(more);
         let (port, bytes) = (*port, std::mem::take(bytes));
         let mut assembler = Assembler::default();

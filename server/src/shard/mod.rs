@@ -142,7 +142,8 @@ pub(crate) fn run(mut plan: ShardPlan, ready: impl FnOnce()) -> Result<(), Shard
     };
     let groups = Groups { client: group(CLIENT_BUFFERS)?, peer: group(PEER_BUFFERS)? };
     let now = Instant::now();
-    let (disk, cells) = disk::open(&ring, &mut plan, moment(plan.origin, now))?;
+    let started = moment(plan.origin, now);
+    let (disk, cells) = disk::open(&ring, &mut plan, started)?;
     plan.mailboxes[usize::from(plan.shard)].open(ring.doorbell(), ring.waker());
     let links = plan.peers.iter().map(|(node, address)| (*node, Link::new(*node, *address, now))).collect();
     let door = Door::new(&ring, plan.listeners.take(), plan.connections_max);
@@ -256,7 +257,8 @@ impl Shard {
             self.step(cell, Input::Durable(append))?;
         }
         while let Some((cell, first, entries)) = self.disk.poll_read() {
-            let entries: Vec<_> = entries.iter().map(|entry| (entry.term, entry.payload.as_slice())).collect();
+            let entries: Vec<_> =
+                entries.iter().map(|entry| (entry.term, entry.payload.as_slice())).collect();
             self.step(cell, Input::LogRead(lockstep_core::LogRead { first, entries: &entries }))?;
         }
         Ok(())

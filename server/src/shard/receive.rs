@@ -22,7 +22,12 @@ use super::{Shard, ShardError};
 enum Speaker {
     Client(CellId),
     Peer(NodeId),
-    Link(NodeId, Lane),
+    /// A member that we send to; what it may still say is whether we are welcome.
+    Link {
+        node: NodeId,
+        lane: Lane,
+        is_welcome: bool,
+    },
 }
 
 impl Shard {
@@ -76,7 +81,7 @@ impl Shard {
         let speaker = match connection.stage {
             Stage::Client { cell } => Speaker::Client(cell),
             Stage::Peer { node } => Speaker::Peer(node),
-            Stage::Link { node, lane, .. } => Speaker::Link(node, lane),
+            Stage::Link { node, lane, is_welcome } => Speaker::Link { node, lane, is_welcome },
             Stage::Greeting { .. } => return self.on_greeting(ring, id, bytes),
             Stage::Closing => return Ok(()),
         };
@@ -123,7 +128,10 @@ impl Shard {
                 Ok(Ok(()))
             }
             Speaker::Peer(from) => self.on_peer_frame(from, frame),
-            Speaker::Link(node, lane) => self.on_welcome(ring, id, node, lane, frame).map(Ok),
+            Speaker::Link { is_welcome: true, .. } => {
+                Ok(Err("a member answered on a link that only carries what is sent from here".to_owned()))
+            }
+            Speaker::Link { node, lane, .. } => self.on_welcome(ring, id, node, lane, frame).map(Ok),
         }
     }
 
@@ -276,4 +284,3 @@ impl Shard {
         Ok(())
     }
 }
-

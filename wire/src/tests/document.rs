@@ -4,7 +4,7 @@ use super::message::every_kind;
 use crate::limit::*;
 use crate::reply::DETAIL_BYTES_MAX;
 use crate::request::kind::REPLY;
-use crate::{Retry, Status};
+use crate::{Retry, Status, entry};
 
 const DOCUMENT: &str = include_str!("../../../docs/PROTOCOL.md");
 
@@ -33,6 +33,23 @@ fn the_document_has_every_status_with_its_class() {
 fn the_document_has_every_kind() {
     for kind in every_kind().into_iter().filter(|kind| kind & REPLY == 0) {
         assert!(DOCUMENT.contains(&format!("{kind:#06x}")), "{kind:#06x}");
+    }
+}
+
+#[test]
+fn the_document_has_every_kind_of_log_entry() {
+    let (_, section) = DOCUMENT.split_once("\n## 11. Log entries\n").expect("the section is there");
+    for kind in [
+        entry::kind::BLANK,
+        entry::kind::OPEN_SESSION,
+        entry::kind::ACQUIRE,
+        entry::kind::CANCEL,
+        entry::kind::RELEASE,
+        entry::kind::CANCEL_WAIT,
+        entry::kind::END_SESSIONS,
+        entry::kind::REAP,
+    ] {
+        assert!(section.contains(&format!("\n| {kind:#06x} | ")), "{kind:#06x}");
     }
 }
 

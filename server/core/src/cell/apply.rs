@@ -104,7 +104,14 @@ impl Cell {
         }
     }
 
-    fn on_opened(&mut self, index: LogIndex, session: SessionId, ttl_ms: u32, is_new: bool, fx: &mut Effects) {
+    fn on_opened(
+        &mut self,
+        index: LogIndex,
+        session: SessionId,
+        ttl_ms: u32,
+        is_new: bool,
+        fx: &mut Effects,
+    ) {
         let call = self.calls.take_opening(index);
         let Ok(reading) = self.table.session(session) else { return };
         let (slot, next_request_id) = (reading.slot(), reading.next_request_id());

@@ -117,10 +117,11 @@ impl Restore {
 
     /// Takes the next record.
     ///
-    /// # Errors
-    /// A payload that is not what its kind says; the log must not be used.
-    pub fn on_record(&mut self, head: RecordHead, payload: &[u8]) -> Result<(), Halt> {
-        self.0.on_record(head, payload)
+    /// # Panics
+    /// When a payload is not what its kind says. The log has verified its bytes, so that is a defect, and
+    /// going on would be a lie.
+    pub fn on_record(&mut self, head: RecordHead, payload: &[u8]) {
+        self.0.on_record(head, payload);
     }
 }
 
@@ -219,9 +220,9 @@ impl Cell {
         (stepped + STEP_EVERY).min(self.waits.deadline()).min(leases).min(arming)
     }
 
-    /// The leader that this replica knows, and where it serves clients.
+    /// The leader that this replica knows, 0 for none, and where it serves clients.
     pub fn leader(&self) -> (NodeId, &str) {
-        let leader = self.raft.leader();
+        let leader = self.raft.leader().unwrap_or_default();
         let member = self.config.members.iter().find(|member| member.node == leader);
         (leader, member.map_or("", |member| member.client_address.as_str()))
     }

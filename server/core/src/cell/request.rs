@@ -110,7 +110,8 @@ impl Cell {
                 | DecodeError::TooLarge(_)),
             ) => self.refuse(call, Status::Invalid, &error.to_string(), fx),
             None => {
-                let detail = format!("this connection serves cell {}, not cell {}", self.config.cell, head.cell);
+                let detail =
+                    format!("this connection serves cell {}, not cell {}", self.config.cell, head.cell);
                 self.refuse(call, Status::WrongCell, &detail, fx);
             }
         }
@@ -222,10 +223,7 @@ impl Cell {
             return self.refuse_unattached(call, fx);
         };
         let sessions = [session];
-        let command = Command::EndSessions {
-            reason: EndReason::Closed,
-            sessions: Rows::Slice(&sessions),
-        };
+        let command = Command::EndSessions { reason: EndReason::Closed, sessions: Rows::Slice(&sessions) };
         if self.admit(call, Admission::Frees, &command, now, fx).is_some() {
             self.leases.doom(slot);
             self.calls.closings.insert(session, call);
@@ -275,13 +273,7 @@ impl Cell {
         self.questions.ask(round, LogIndex(0), call, Question::KeepAlive { count });
     }
 
-    fn on_attach(
-        &mut self,
-        call: Call,
-        proofs: &Rows<'_, SessionProof>,
-        now: Time,
-        fx: &mut Effects,
-    ) {
+    fn on_attach(&mut self, call: Call, proofs: &Rows<'_, SessionProof>, now: Time, fx: &mut Effects) {
         self.attachments.on_connected(call.connection);
         for proof in proofs.iter() {
             if let Ok(session) = self.table.session(proof.session)

@@ -77,7 +77,7 @@ impl Cell {
                 self.leave_office(fx);
             }
             RaftEvent::LeaderChanged { leader } => {
-                if leader != NodeId(0) && leader != self.config.node {
+                if leader != self.config.node {
                     fx.push(Effect::Report(Report::Following { term: self.raft.term(), leader }));
                 }
             }
@@ -90,12 +90,8 @@ impl Cell {
         self.leases.take_office();
         self.waits.clear();
         self.digests.clear_reports();
-        self.tenure = Tenure {
-            is_serving: true,
-            sessions_from: Some(0),
-            waits_from: Some(0),
-            ..Tenure::default()
-        };
+        self.tenure =
+            Tenure { is_serving: true, sessions_from: Some(0), waits_from: Some(0), ..Tenure::default() };
         self.keep_office(now, fx);
     }
 
@@ -109,7 +105,10 @@ impl Cell {
             let refusal = Refusal {
                 leader,
                 leader_address: &address,
-                ..Refusal::new(Status::OutcomeUnknown, "the leader lost its office; ask again with the same request id")
+                ..Refusal::new(
+                    Status::OutcomeUnknown,
+                    "the leader lost its office; ask again with the same request id",
+                )
             };
             self.answer(call, &Reply::Refused(refusal), fx);
         }
@@ -214,9 +213,9 @@ impl Cell {
         self.digests.note(index, digest);
         if self.raft.is_leader() {
             self.on_digest(self.config.node, index, digest, fx);
-        } else if self.raft.leader() != NodeId(0) {
+        } else if let Some(leader) = self.raft.leader() {
             let message = PeerMessage::Digest { index, digest };
-            fx.send(self.raft.leader(), Lane::Control, self.config.cell, &message);
+            fx.send(leader, Lane::Control, self.config.cell, &message);
         }
     }
 

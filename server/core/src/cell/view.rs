@@ -52,11 +52,15 @@ pub(crate) fn status(cell: &Cell, call: Call, fx: &mut Effects) {
         .config
         .members
         .iter()
-        .map(|member| MemberView {
-            node: member.node,
-            is_linked: member.node == cell.config.node || cell.raft.is_linked(member.node),
-            matched: cell.raft.progress(member.node),
-            address: &member.client_address,
+        .map(|member| {
+            let is_self = member.node == cell.config.node;
+            let progress = cell.raft.progress(member.node).unwrap_or_default();
+            MemberView {
+                node: member.node,
+                is_linked: is_self || cell.raft.is_linked(member.node),
+                matched: if is_self { cell.raft.durable() } else { progress },
+                address: &member.client_address,
+            }
         })
         .collect();
     let (leader, leader_address) = cell.leader();

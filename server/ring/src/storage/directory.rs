@@ -166,6 +166,11 @@ impl Storage for DataDirectory {
         Ok(())
     }
 
+    fn sync(&mut self, file: FileName) -> Result<(), DiskError> {
+        let (fd, _) = self.file(file)?;
+        retry(|| rustix::fs::fsync(fd))
+    }
+
     fn rename(&mut self, from: FileName, to: FileName) -> Result<(), DiskError> {
         retry(|| rustix::fs::renameat(&self.directory, from.to_string(), &self.directory, to.to_string()))?;
         self.files.remove(&to);

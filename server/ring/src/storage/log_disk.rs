@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use lockstep_wal::Log;
 use lockstep_wal::disk::{Action, DiskDone, DiskError, DiskOp, FileName, Lane};
 use lockstep_wal::layout::{BATCH_BYTES_MAX, BLOCK_BYTES, READ_BYTES_MAX, ZERO_PIECE_BYTES};
 
@@ -98,6 +99,13 @@ impl LogDisk {
             | Action::SyncDirectory => {}
         }
         self.submit(ring, index);
+    }
+
+    /// Begins everything that the log wants done now: once a turn, before the submission.
+    pub fn start_all(&mut self, ring: &Ring, log: &mut Log) {
+        while let Some(op) = log.poll_op() {
+            self.start(ring, op, |bytes| log.fill(op.id, bytes));
+        }
     }
 
     /// Takes a completion that this driver [`owns`](Self::owns). `done` is called when it ends an operation of the log.

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unit_arg, reason = "`Some(result.expect(..))` reads as what it does")]
 
+mod death;
 mod disk;
 mod host;
+mod log;
 mod sockets;
 mod storage;
 mod threads;

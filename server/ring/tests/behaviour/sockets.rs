@@ -314,6 +314,11 @@ fn arrivals_are_known_to_be_handed_out_exactly() {
     let ring = small_ring();
     let group = ring.add_buffer_group(2, 16).expect("a group");
     let (socket, mut client) = connection(&ring);
+    // A file with something in it, and a listener with somebody waiting, have no arrivals.
+    let program = std::fs::File::open(std::env::current_exe().expect("this program")).expect("opens");
+    ring.adopt_file(program.into());
+    let (_listener, address) = listener(&ring);
+    let _waiting = TcpStream::connect(address).expect("connects");
     assert!(ring.mark_arrivals());
     assert!(ring.marked_arrivals_are_handed_out(), "nothing has arrived");
     client.write_all(&[1; 1000]).expect("writes");
@@ -329,6 +334,7 @@ fn arrivals_are_known_to_be_handed_out_exactly() {
                 before += bytes.iter().filter(|byte| **byte == 1).count();
                 after += bytes.iter().filter(|byte| **byte == 2).count();
                 assert_eq!(ring.marked_arrivals_are_handed_out(), before == 1000);
+                assert_eq!(ring.is_behind_mark(socket), before < 1000);
                 if !is_armed {
                     ring.receive_multishot(socket, group, RECEIVE);
                 }
@@ -340,6 +346,17 @@ fn arrivals_are_known_to_be_handed_out_exactly() {
         }
         (after == 1000).then_some(())
     });
+    // A socket that ends or is given up holds nothing back.
+    client.write_all(&[3; 100]).expect("writes");
+    assert!(run_until_marked(&ring));
+    ring.close(socket, CLOSE);
+    assert!(ring.marked_arrivals_are_handed_out());
+}
+
+/// Takes what is there, then marks.
+fn run_until_marked(ring: &Ring) -> bool {
+    ring.completions().for_each(drop);
+    ring.mark_arrivals()
 }
 
 #[test]
@@ -412,4 +429,59 @@ fn adopted_descriptor_is_the_rings_alone() {
     assert_eq!(seen, client.local_addr().expect("an address"));
     let fd: OwnedFd = ring.detach_socket(socket).expect("idle");
     assert_eq!(peer_address(&fd).expect("a peer"), seen);
+}
+
+#[test]
+fn port_of_a_ring_just_dropped_can_be_listened_on_and_one_in_use_is_refused() {
+    let options = SocketOptions::default();
+    let ring = small_ring();
+    let (socket, address) = listener(&ring);
+    ring.accept_multishot(socket, ACCEPT);
+    ring.submit_and_wait(Some(Duration::ZERO)).expect("a turn");
+    drop(ring);
+    let next = listen(address, 16, &options).expect("the port is free");
+    let error = listen(address, 16, &options).expect_err("the port is in use");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(next);
+}
+
+#[test]
+fn sending_to_a_peer_that_is_gone_fails_and_the_process_lives() {
+    let ring = small_ring();
+    let (socket, client) = connection(&ring);
+    drop(client);
+    ring.send(socket, vec![0; 100], SEND);
+    let error = run_until(&ring, |ring, completion| match completion {
+        Completion::Sent { buffer, result: Ok(()), .. } => {
+            // The first ones may go out before the reset is back.
+            ring.send(socket, buffer, SEND);
+            None
+        }
+        Completion::Sent { buffer, result: Err(error), .. } => {
+            assert_eq!(buffer.len(), 100);
+            Some(error)
+        }
+        other => panic!("unexpected {other:?}"),
+    });
+    assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
+}
+
+#[test]
+fn closed_listener_accepts_no_more() {
+    let ring = small_ring();
+    let (socket, address) = listener(&ring);
+    ring.accept_multishot(socket, ACCEPT);
+    ring.submit_and_wait(Some(Duration::ZERO)).expect("a turn");
+    ring.close(socket, CLOSE);
+    let mut is_ended = false;
+    run_until(&ring, |_, completion| match completion {
+        Completion::AcceptFailed { token: ACCEPT, error } => {
+            assert_eq!(error.raw_os_error(), Some(125), "ECANCELED");
+            is_ended = true;
+            None
+        }
+        Completion::Closed { token: CLOSE } => Some(assert!(is_ended)),
+        other => panic!("unexpected {other:?}"),
+    });
+    assert_eq!(TcpStream::connect(address).expect_err("closed").kind(), ErrorKind::ConnectionRefused);
 }

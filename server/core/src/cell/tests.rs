@@ -1,0 +1,1 @@
+//! The cell on its own: inputs in, effects out.

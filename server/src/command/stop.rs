@@ -1,0 +1,32 @@
+//! Waiting for the end of nodes: by a signal, in order, or because one of them cannot go on.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use lockstep_server::{Node, NodeError};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// Waits until every node has ended. INT and TERM stop them in order; the first failure ends the process.
+pub(crate) async fn wait(nodes: Vec<Node>) -> Result<ExitCode> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for INT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for TERM")?;
+    let stoppers: Vec<_> = nodes.iter().map(Node::stopper).collect();
+    let mut left = nodes.len();
+    let (ended, mut endings) = mpsc::unbounded_channel::<Result<(), NodeError>>();
+    for node in nodes {
+        let ended = ended.clone();
+        std::thread::spawn(move || ended.send(node.wait()).unwrap_or_default());
+    }
+    while left > 0 {
+        tokio::select! {
+            _ = interrupt.recv() => stoppers.iter().for_each(lockstep_server::Stopper::stop),
+            _ = terminate.recv() => stoppers.iter().for_each(lockstep_server::Stopper::stop),
+            ending = endings.recv() => {
+                ending.context("a node ended without a word")??;
+                left -= 1;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
