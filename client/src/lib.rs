@@ -1,2 +1,4 @@
 //! The native client: a sans-io session core and its tokio front end.
 pub mod core;
+#[cfg(test)]
+mod fake;
