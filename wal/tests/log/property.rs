@@ -7,7 +7,7 @@ use lockstep_wal::memory::Random;
 use lockstep_wal::{Lsn, ReadOutcome, RecordKind, Refusal};
 use lockstep_wire::{CellId, LogIndex};
 
-use crate::model::Model;
+use crate::model::{Model, fold};
 use crate::rig::{CELL, OTHER, Rig, Seen, payload};
 
 const SEEDS: u64 = 100;
@@ -87,12 +87,14 @@ impl History {
 
     fn release_something(&mut self) {
         let cell = CELLS[usize::try_from(self.dice.below(3)).unwrap()];
-        // A cell releases only what is durable (and committed).
+        // A cell releases only what is committed: durable, and never truncated later.
         let durable = self.rig.log.durable();
-        let durable_last = self.model.records.range(..=durable).rev().find_map(|(_, record)| {
-            (record.cell == cell && matches!(record.kind, RecordKind::Entry)).then_some(record.index.0)
-        });
-        let last = self.next.get(&cell).map_or(0, |next| next - 1).min(durable_last.unwrap_or(0));
+        let cells = fold(self.model.records.range(..=durable).map(|(_, record)| record));
+        let last =
+            cells.get(&cell).and_then(|state| state.entries.keys().next_back()).map_or(0, |index| index.0);
+        let staged = self.model.records.range(Lsn(durable.0 + 1)..).map(|(_, record)| record);
+        let cut = staged.filter(|record| record.cell == cell && record.kind == RecordKind::Truncate);
+        let last = cut.map(|record| record.index.0 - 1).min().unwrap_or(last).min(last);
         let through = LogIndex(last.saturating_sub(self.dice.below(8)));
         self.rig.log.release(cell, through);
         let released = self.model.released.entry(cell).or_default();
