@@ -68,6 +68,17 @@ impl Stream {
         usize::try_from(self.below(len as u64)).expect("a place in a list fits")
     }
 
+    /// One of several.
+    pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.place(choices.len())]
+    }
+
+    /// A time around one of several means.
+    pub fn around_one_of(&mut self, means: &[u64]) -> u64 {
+        let mean = self.one_of(means);
+        self.around(mean)
+    }
+
     /// True so many times in a hundred.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance

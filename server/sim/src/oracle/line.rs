@@ -4,7 +4,7 @@
 //! passes a live waiter, conflicting holds never overlap, and every grant of a name has a greater token than
 //! those before it, for ever. Kept by its own small bookkeeping: neither the table nor the model is asked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use lockstep_core::table::{Answer, Outcome};
 use lockstep_wire::entry::Command;
@@ -42,7 +42,8 @@ pub struct Lines {
     names: BTreeMap<String, Name>,
     /// Where a request's acquire stands or stood.
     asked: BTreeMap<Request, (String, Mode)>,
-    ended: BTreeSet<SessionId>,
+    /// Who left a line last, and from which place.
+    left: Option<(Request, usize)>,
 }
 
 impl Lines {
@@ -95,7 +96,7 @@ impl Lines {
             (Answer::Granted(grant), Some((name, mode))) => {
                 let held = Held { mode, token: grant.token, fence: grant.fence };
                 if grant.token.index() == index {
-                    self.names.entry(name.clone()).or_default().admit(index, request, held, None)?;
+                    self.names.entry(name.clone()).or_default().admit(index, request, held, false)?;
                 }
             }
             (Answer::Granted(grant), None) => {
@@ -103,24 +104,27 @@ impl Lines {
                     return violated(FIFO, format!("{request:?} is granted at {index} and never lined up"));
                 };
                 let held = Held { mode, token: grant.token, fence: grant.fence };
-                let name = self.names.entry(name).or_default();
-                // Its `WaitEnded` came just before; it stood at `passed`, which must have been the head.
-                name.admit(index, request, held, Some(()))?;
+                if self.left != Some((request, 0)) {
+                    let left = self.left;
+                    return violated(FIFO, format!("{request:?} is granted at {index} and stood at {left:?}"));
+                }
+                self.names.entry(name).or_default().admit(index, request, held, true)?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// A request leaves its line. Whether it was its turn is seen when it is granted: then nobody live may be
-    /// left that had lined up before it.
+    /// A request leaves its line; if it is granted next, it must have stood first.
     fn leave(&mut self, request: Request) {
+        self.left = None;
         if let Some((name, _)) = self.asked.get(&request)
             && let Some(name) = self.names.get_mut(name)
         {
             let at = name.line.iter().position(|(waiting, _)| *waiting == request);
             if let Some(at) = at {
                 name.line.remove(at);
+                self.left = Some((request, at));
             }
         }
     }
@@ -133,7 +137,6 @@ impl Lines {
 
     /// From here on it holds nothing and waits for nothing in the eyes of anybody.
     fn end_session(&mut self, session: SessionId) {
-        self.ended.insert(session);
         for name in self.names.values_mut() {
             name.holds.retain(|(of, _), _| *of != session);
             name.line.retain(|((of, _), _)| *of != session);
@@ -142,13 +145,10 @@ impl Lines {
 }
 
 impl Name {
-    /// A request is granted. `waited` says that it had stood in line.
-    fn admit(&mut self, index: LogIndex, request: Request, held: Held, waited: Option<()>) -> Result<(), Violation> {
-        // Request ids do not order a line of several sessions, places in the line do: whoever waited has been
-        // taken out of it, and everybody still in it must have come later.
-        let first = self.line.first().map(|(waiting, _)| *waiting);
-        if waited.is_none()
-            && let Some(first) = first
+    /// A request is granted; `has_waited` says that it stood first in line.
+    fn admit(&mut self, index: LogIndex, request: Request, held: Held, has_waited: bool) -> Result<(), Violation> {
+        if let Some((first, _)) = self.line.first()
+            && !has_waited
         {
             return violated(FIFO, format!("{request:?} is granted at {index} past {first:?}, who waits"));
         }
@@ -183,5 +183,59 @@ impl Name {
             return violated(TOKENS, format!("{request:?} gets fence {} with token {}", held.fence, held.token));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Request = (SessionId(1), RequestId(1));
+    const TWO: Request = (SessionId(2), RequestId(1));
+
+    fn held(mode: Mode, token: u64) -> Held {
+        Held { mode, token: FencingToken(token), fence: FencingToken(token) }
+    }
+
+    #[test]
+    fn a_grant_past_a_waiter_is_seen() {
+        let mut name = Name::default();
+        name.line.push((ONE, Mode::Exclusive));
+        assert!(name.admit(LogIndex(5), TWO, held(Mode::Shared, 5), false).is_err());
+    }
+
+    #[test]
+    fn conflicting_holds_are_seen() {
+        let mut name = Name::default();
+        name.admit(LogIndex(5), ONE, held(Mode::Exclusive, 5), false).unwrap();
+        assert!(name.admit(LogIndex(6), TWO, held(Mode::Shared, 6), false).is_err());
+    }
+
+    #[test]
+    fn a_token_that_does_not_grow_is_seen() {
+        let mut name = Name::default();
+        name.admit(LogIndex(5), ONE, held(Mode::Exclusive, 5), false).unwrap();
+        name.holds.clear();
+        assert!(name.admit(LogIndex(6), TWO, held(Mode::Exclusive, 5), false).is_err());
+    }
+
+    #[test]
+    fn a_waiter_that_was_not_first_is_seen() {
+        let mut lines = Lines::default();
+        let name = lines.names.entry("n".to_owned()).or_default();
+        name.line = vec![(ONE, Mode::Exclusive), (TWO, Mode::Exclusive)];
+        for request in [ONE, TWO] {
+            lines.asked.insert(request, ("n".to_owned(), Mode::Exclusive));
+        }
+        lines.leave(TWO);
+        let held = held(Mode::Exclusive, 9);
+        let grant = lockstep_wire::reply::Grant {
+            token: held.token,
+            fence: held.fence,
+            slot: 0,
+            hold_left_ms: 0,
+            holders: 1,
+        };
+        assert!(lines.on_answer(LogIndex(9), TWO, &Answer::Granted(grant), None).is_err());
     }
 }

@@ -6,7 +6,7 @@ use super::schedule::Moment;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Clock {
+pub(super) struct Clock {
     /// What it showed at `since`.
     shown: u64,
     since: Moment,
@@ -17,12 +17,12 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that shows `origin` when the run begins.
-    pub fn new(origin: u64, drift_ppm: i64) -> Clock {
+    pub(super) fn new(origin: u64, drift_ppm: i64) -> Clock {
         Clock { shown: origin, since: 0, drift_ppm, is_standing: false }
     }
 
     /// What it shows at a moment, in ns.
-    pub fn read(&self, now: Moment) -> u64 {
+    pub(super) fn read(&self, now: Moment) -> u64 {
         if self.is_standing {
             return self.shown;
         }
@@ -32,7 +32,7 @@ impl Clock {
     }
 
     /// The first moment at which it shows at least `shown`; never when it stands.
-    pub fn moment_of(&self, shown: u64) -> Option<Moment> {
+    pub(super) fn moment_of(&self, shown: u64) -> Option<Moment> {
         if shown <= self.shown {
             return Some(self.since);
         }
@@ -49,14 +49,14 @@ impl Clock {
     }
 
     /// It stands still, as the clock of a machine that is suspended.
-    pub fn stop(&mut self, now: Moment) {
+    pub(super) fn stop(&mut self, now: Moment) {
         self.shown = self.read(now);
         self.since = now;
         self.is_standing = true;
     }
 
     /// It goes on.
-    pub fn go_on(&mut self, now: Moment) {
+    pub(super) fn go_on(&mut self, now: Moment) {
         self.shown = self.read(now);
         self.since = now;
         self.is_standing = false;
