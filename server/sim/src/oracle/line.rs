@@ -68,7 +68,9 @@ impl Lines {
                     self.on_answer(index, request, answer, asked.map(|(_, name, mode)| (name, *mode)))?;
                 }
                 Outcome::WaitEnded { session, acquire_id } => self.leave((*session, *acquire_id)),
-                Outcome::HoldEnded { session, name, token, .. } => self.end_hold(*session, name, *token),
+                Outcome::HoldEnded { session, acquire_id, name, token, .. } => {
+                    self.end_hold((*session, *acquire_id), name, *token);
+                }
                 Outcome::SessionEnded { session, .. } => self.end_session(*session),
                 Outcome::Opened { .. }
                 | Outcome::OpenRefused { .. }
@@ -129,9 +131,15 @@ impl Lines {
         }
     }
 
-    fn end_hold(&mut self, session: SessionId, name: &str, token: FencingToken) {
-        if let Some(name) = self.names.get_mut(name) {
-            name.holds.retain(|(of, _), held| *of != session || held.token != token);
+    fn end_hold(&mut self, request: Request, name: &str, token: FencingToken) {
+        let Some(name) = self.names.get_mut(name) else { return };
+        if name.holds.remove(&request).is_some() {
+            return;
+        }
+        // The acquire that left last joined the hold later than the one that is known here.
+        let known = name.holds.iter().find(|((session, _), held)| *session == request.0 && held.token == token);
+        if let Some(known) = known.map(|(known, _)| *known) {
+            name.holds.remove(&known);
         }
     }
 

@@ -244,14 +244,8 @@ impl Process {
         around.fabric.trace.note(now, &[20, u64::from(node.0), u64::from(cell.0), number], || {
             format!("node {node} cell {cell}: {report:?}")
         });
-        match report {
-            Report::Leading { term } => {
-                if let Some(mirror) = self.mirrors.get(&cell) {
-                    around.judges.on_leading(cell, node, *term, mirror);
-                }
-            }
-            Report::Refused { .. } => around.judges.on_halted(node, &format!("{report:?}")),
-            Report::Born | Report::Deposed { .. } | Report::Following { .. } => {}
+        if let (Report::Leading { term }, Some(mirror)) = (report, self.mirrors.get(&cell)) {
+            around.judges.on_leading(cell, node, *term, mirror);
         }
     }
 
