@@ -94,7 +94,9 @@ impl Body {
             | Body::Verify { .. }
             | Body::Status
             | Body::Routes => true,
-            Body::Open | Body::Close | Body::Acquire { .. } | Body::Cancel { .. } | Body::Release { .. } => false,
+            Body::Open | Body::Close | Body::Acquire { .. } | Body::Cancel { .. } | Body::Release { .. } => {
+                false
+            }
         }
     }
 }

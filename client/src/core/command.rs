@@ -89,8 +89,7 @@ impl ClientCore {
         let Some((key, hold)) = self.take_hold(acquire) else {
             return self.answer(Outcome::StaleToken);
         };
-        let body =
-            Body::Release { acquire_id: hold.acquire_id, name: hold.name, token: hold.grant.token };
+        let body = Body::Release { acquire_id: hold.acquire_id, name: hold.name, token: hold.grant.token };
         let call = self.ask(Some(key), body);
         self.requeue(call);
         self.flush();

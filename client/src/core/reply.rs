@@ -50,8 +50,7 @@ impl ClientCore {
         }
         let is_foreign = self.config.cluster != ClusterId::default() && self.config.cluster != hello.cluster;
         if is_foreign {
-            let trouble =
-                format!("belongs to cluster {}, wanted is {}", hello.cluster, self.config.cluster);
+            let trouble = format!("belongs to cluster {}, wanted is {}", hello.cluster, self.config.cluster);
             return self.leave(&trouble, "");
         }
         self.config.cluster = hello.cluster;
@@ -261,7 +260,8 @@ impl ClientCore {
             }
             (_, _) => None,
         };
-        let outcome = || Outcome::Failed(Failure::Refused { status: Status::Cancelled, detail: String::new() });
+        let outcome =
+            || Outcome::Failed(Failure::Refused { status: Status::Cancelled, detail: String::new() });
         if let Some(acquire) = acquire {
             self.finish_mutation(acquire, outcome(), true);
         }

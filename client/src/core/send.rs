@@ -27,11 +27,8 @@ impl ClientCore {
             credentials: b"",
         };
         self.correlations += 1;
-        let head = Head {
-            kind: kind::HELLO,
-            cell: self.config.cell,
-            correlation: Correlation(self.correlations),
-        };
+        let head =
+            Head { kind: kind::HELLO, cell: self.config.cell, correlation: Correlation(self.correlations) };
         frame::encode(&mut self.out, head, |out| hello.put(out));
     }
 
@@ -164,11 +161,7 @@ impl ClientCore {
 }
 
 fn mutation(state: &Call, session: SessionId) -> Mutation<'_> {
-    Mutation {
-        session,
-        request_id: state.request_id.unwrap_or(RequestId(0)),
-        seen: Rows::Slice(&state.seen),
-    }
+    Mutation { session, request_id: state.request_id.unwrap_or(RequestId(0)), seen: Rows::Slice(&state.seen) }
 }
 
 /// An acquire with what remains of its wait.

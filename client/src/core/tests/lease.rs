@@ -1,8 +1,8 @@
 //! What a session may believe, and for how long.
 
+use lockstep_wire::Status;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::kind;
-use lockstep_wire::Status;
 use proptest::prelude::*;
 
 use super::*;
