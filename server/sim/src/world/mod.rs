@@ -236,6 +236,29 @@ impl World {
         serving.max().map(|(_, place)| place)
     }
 
+    /// Whether a node's process runs and believes to lead a cell.
+    pub fn claims_to_lead(&self, node: usize, cell: CellId) -> bool {
+        self.nodes[node].cell(cell).is_some_and(|cell| cell.raft().is_leader())
+    }
+
+    /// Elections that were won so far, over all cells.
+    pub fn elections(&self) -> usize {
+        self.judges.elections()
+    }
+
+    /// The sessions of a cell that live, as its leader has applied them.
+    pub fn live_sessions(&self, cell: CellId) -> usize {
+        let leader = self.leader(cell).and_then(|leader| self.nodes[leader].cell(cell));
+        leader.map_or(0, |cell| cell.table().sessions_len())
+    }
+
+    /// What clients believe to hold at the moment: client, name.
+    pub fn held(&self) -> Vec<(usize, String)> {
+        let now = self.fabric.now();
+        let beliefs = self.clients.iter().flat_map(|client| client.beliefs(now));
+        beliefs.map(|belief| (belief.holder.0, belief.resource.1)).collect()
+    }
+
     /// The term of a node's replica of a cell, while its process runs.
     pub fn term(&self, node: usize, cell: CellId) -> Option<u64> {
         Some(self.nodes[node].cell(cell)?.raft().term().0)
@@ -379,7 +402,7 @@ impl World {
     /// Hands something to a node's process, which looks at it in its next turn.
     fn give(&mut self, node: usize, arrival: Arrival) {
         if let Some(process) = &mut self.nodes[node].process {
-            process.inbox.push_back(arrival);
+            process.take_in(arrival);
             let at = self.fabric.now() + LOOP_LATENCY;
             self.nodes[node].turn_at(at, &mut self.fabric.schedule);
         }

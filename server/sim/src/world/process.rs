@@ -67,11 +67,18 @@ pub(super) struct Process {
     reads: BTreeMap<ReadId, LogIndex>,
     refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
     pub(super) mirrors: BTreeMap<CellId, Mirror>,
-    pub(super) inbox: VecDeque<Arrival>,
+    inbox: VecDeque<Arrival>,
+    /// Arrivals handed out so far; those in the inbox are numbered from here on.
+    handed_out: u64,
+    /// The most arrivals that one turn hands out.
+    arrivals_max: usize,
+    /// How many had arrived when a cell last asked for a drain.
+    noticed: BTreeMap<CellId, u64>,
     pub(super) connections: BTreeMap<WireId, Connection>,
     pub(super) links: BTreeMap<NodeId, Link>,
     drains: Vec<(CellId, DrainId)>,
-    marked_drains: Vec<(CellId, DrainId)>,
+    /// Drains, and how many arrivals have to be handed out before each is answered.
+    marked_drains: Vec<(CellId, DrainId, u64)>,
     fx: Effects,
     pub(super) now: Time,
     stopped: usize,
@@ -125,6 +132,9 @@ impl Process {
             refused_reads: VecDeque::new(),
             mirrors,
             inbox: VecDeque::new(),
+            handed_out: 0,
+            arrivals_max: plan.arrivals_max,
+            noticed: BTreeMap::new(),
             connections: BTreeMap::new(),
             links: peers.map(|node| (node, Link::new(now))).collect(),
             drains: Vec::new(),
@@ -137,11 +147,28 @@ impl Process {
         })
     }
 
+    /// Something has come; the next turns hand it out.
+    pub(super) fn take_in(&mut self, arrival: Arrival) {
+        self.inbox.push_back(arrival);
+    }
+
+    fn arrived(&self) -> u64 {
+        self.handed_out + self.inbox.len() as u64
+    }
+
+    /// What had arrived when the cell last asked for a drain and has not been handed out.
+    pub(super) fn unread(&self, cell: CellId) -> impl Iterator<Item = &Arrival> {
+        let noticed = self.noticed.get(&cell).copied().unwrap_or_default();
+        let count = usize::try_from(noticed.saturating_sub(self.handed_out)).expect("an inbox is short");
+        self.inbox.iter().take(count)
+    }
+
     /// One turn of the loop.
     pub(super) fn turn(&mut self, now: Time, around: &mut Surroundings<'_>) -> TurnEnd {
         self.now = now;
-        for _ in 0..self.inbox.len() {
+        for _ in 0..self.inbox.len().min(self.arrivals_max) {
             if let Some(arrival) = self.inbox.pop_front() {
+                self.handed_out += 1;
                 self.on_arrival(arrival, around);
             }
         }
@@ -224,7 +251,10 @@ impl Process {
                 self.write(Some(WireId(*wire)), &bytes[frame.clone()]);
             }
             Effect::ReadLog { first, last, bytes_max } => self.read(cell, *first, *last, *bytes_max),
-            Effect::Drain(drain) => self.drains.push((cell, *drain)),
+            Effect::Drain(drain) => {
+                self.noticed.insert(cell, self.arrived());
+                self.drains.push((cell, *drain));
+            }
             Effect::Report(report) => self.on_report(cell, report, around),
             Effect::Stopped => self.stopped += 1,
             Effect::Halt(halt) => {
@@ -311,10 +341,14 @@ impl Process {
         }
     }
 
-    /// Answers the drains of the last turn: what had arrived by its end has been handed out in this one.
+    /// Answers the drains whose arrivals have all been handed out.
     fn deliver_drained(&mut self, around: &mut Surroundings<'_>) {
-        for (cell, drain) in std::mem::take(&mut self.marked_drains) {
-            self.step(cell, Input::Drained(drain), around);
+        for (cell, drain, mark) in std::mem::take(&mut self.marked_drains) {
+            if self.handed_out >= mark {
+                self.step(cell, Input::Drained(drain), around);
+            } else {
+                self.marked_drains.push((cell, drain, mark));
+            }
         }
     }
 
@@ -336,7 +370,8 @@ impl Process {
 
     /// Gives the disk what the log wants done.
     fn submit(&mut self, around: &mut Surroundings<'_>) {
-        self.marked_drains.append(&mut self.drains);
+        let mark = self.arrived();
+        self.marked_drains.extend(self.drains.drain(..).map(|(cell, drain)| (cell, drain, mark)));
         while let Some(op) = self.log.poll_op() {
             if op.action == Action::SyncDirectory && self.defect == Some(Defect::DirectorySyncSkipped) {
                 self.log.on_disk_done(DiskDone { op: op.id, result: Ok(&[]) });

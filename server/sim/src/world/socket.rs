@@ -372,7 +372,7 @@ impl Process {
             return;
         }
         let ended: Vec<SessionId> = sessions.iter().collect();
-        let unread = self.inbox.iter().filter_map(|arrival| match arrival {
+        let unread = self.unread(cell).filter_map(|arrival| match arrival {
             Arrival::Bytes { wire, bytes } => Some((wire, bytes)),
             _ => None,
         });
