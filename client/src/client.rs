@@ -35,7 +35,7 @@ pub struct Config {
 
 impl Config {
     /// The first cell of a cluster.
-    pub const FIRST_CELL: CellId = CellId(1);
+    pub const FIRST_CELL: CellId = CellId(0);
 
     /// The defaults: a TTL of 10 s, `<host name>/<process id>` as the client's id.
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Config {

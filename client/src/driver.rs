@@ -327,6 +327,7 @@ impl Driver {
                 });
             }
             Some(Waiting::Open { state, answer }) => {
+                let key = state.key();
                 let what = "opening a session";
                 let opened = match (outcome, self.commands.upgrade()) {
                     (Outcome::Opened { ttl_ms }, Some(commands)) => {
@@ -338,7 +339,7 @@ impl Driver {
                     (_, _) => Err(Error::Stopped { what: what.to_owned() }),
                 };
                 if opened.is_err() {
-                    self.sessions.retain(|_, state| !state.is_over());
+                    self.sessions.remove(&key);
                 }
                 let _ = answer.send(opened);
             }

@@ -72,6 +72,8 @@ pub(crate) struct FakeCell {
     pub(crate) leader_is: Option<String>,
     /// What the next requests of this kind are refused with.
     pub(crate) refusals: VecDeque<(u16, Status)>,
+    /// Views of sessions list so many claims at most.
+    pub(crate) claims_max: Option<usize>,
     /// Beats are swallowed.
     pub(crate) ignores_beats: bool,
     /// How often something ran that had an effect, by session and request id.
@@ -447,12 +449,13 @@ impl FakeCell {
 
     fn on_get_session(&mut self, port: Port, correlation: Correlation, session: SessionId) {
         self.heard.push("GetSession".to_owned());
-        let claims: Vec<(&String, &Claim)> = self
+        let mut claims: Vec<(&String, &Claim)> = self
             .locks
             .iter()
             .flat_map(|(name, line)| line.iter().map(move |claim| (name, claim)))
             .filter(|(_, claim)| claim.session == session)
             .collect();
+        claims.sort_by_key(|(_, claim)| claim.acquire_id);
         let rows: Vec<ClaimView<'_>> = claims
             .iter()
             .map(|(name, claim)| ClaimView {
@@ -469,7 +472,7 @@ impl FakeCell {
             ttl_ms: 10_000,
             client_id: "fake",
             claims_total: u32::try_from(rows.len()).expect("a small test"),
-            claims: Rows::Slice(&rows),
+            claims: Rows::Slice(&rows[..rows.len().min(self.claims_max.unwrap_or(usize::MAX))]),
         };
         let mut out = Vec::new();
         Reply::Session(view).encode(kind::GET_SESSION, CELL, correlation, &mut out);

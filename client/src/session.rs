@@ -72,8 +72,8 @@ impl SessionState {
         self.condition.send_replace(condition);
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(*self.condition.borrow(), Condition::Ended(_))
+    pub(crate) fn key(&self) -> SessionKey {
+        self.key
     }
 }
 

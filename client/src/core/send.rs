@@ -190,11 +190,13 @@ fn plain<'a>(body: &'a Body, session: SessionId, mutation: Mutation<'a>) -> Requ
         Body::Open | Body::Acquire { .. } => unreachable!("they are encoded with their session"),
         Body::Close => Request::CloseSession { session },
         Body::Cancel { acquire_id } => Request::Cancel { mutation, acquire_id: *acquire_id },
-        Body::Release { acquire_id, name, token } => {
-            Request::Release { mutation, acquire_id: *acquire_id, name, token: *token }
+        Body::Release { acquire_id, options, token } => {
+            Request::Release { mutation, acquire_id: *acquire_id, name: &options.name, token: *token }
         }
         Body::Check { name, token, of } => Request::CheckToken { name, token: *token, session: *of },
-        Body::Verify { name, token, .. } => Request::CheckToken { name, token: *token, session },
+        Body::Verify { options, token, .. } => {
+            Request::CheckToken { name: &options.name, token: *token, session }
+        }
         Body::GetLock { name } => Request::GetLock { name },
         Body::GetSession { of } => Request::GetSession { session: *of },
         Body::Reconcile { .. } => Request::GetSession { session },
