@@ -66,7 +66,9 @@ impl Commitment {
         if known != digest {
             return violated(
                 "equal digests after equal entries (contract 8)",
-                format!("after entry {index} node {node} has {digest:016x} and node {first} had {known:016x}"),
+                format!(
+                    "after entry {index} node {node} has {digest:016x} and node {first} had {known:016x}"
+                ),
             );
         }
         Ok(())

@@ -106,7 +106,9 @@ impl Acknowledgements {
         }
         violated(
             RULE,
-            format!("a client was told that session {session} gave token {token} back, and no committed entry says so"),
+            format!(
+                "a client was told that session {session} gave token {token} back, and no committed entry says so"
+            ),
         )
     }
 

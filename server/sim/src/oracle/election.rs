@@ -50,7 +50,9 @@ impl Elections {
         if own != Some(last_term) {
             return violated(
                 "a leader has all that was committed (contract 8)",
-                format!("node {node} leads in term {term}; entry {last} was committed in term {last_term}, and it has {own:?} there"),
+                format!(
+                    "node {node} leads in term {term}; entry {last} was committed in term {last_term}, and it has {own:?} there"
+                ),
             );
         }
         Ok(())

@@ -66,7 +66,10 @@ impl Resources {
         if first != write.holder && (mode == Mode::Exclusive || write.mode == Mode::Exclusive) {
             return violated(
                 RULE,
-                format!("holders {first:?} and {:?} present the same fence {} of {:?}", write.holder, write.fence, write.resource),
+                format!(
+                    "holders {first:?} and {:?} present the same fence {} of {:?}",
+                    write.holder, write.fence, write.resource
+                ),
             );
         }
         let fence = self.fences.entry(write.resource.clone()).or_default();

@@ -89,11 +89,9 @@ impl Lines {
         asked: Option<(&String, Mode)>,
     ) -> Verdict {
         match (answer, asked) {
-            (Answer::Queued { .. }, Some((name, mode))) => {
-                if !self.asked.contains_key(&request) {
-                    self.names.entry(name.clone()).or_default().line.push((request, mode));
-                    self.asked.insert(request, (name.clone(), mode));
-                }
+            (Answer::Queued { .. }, Some((name, mode))) if !self.asked.contains_key(&request) => {
+                self.names.entry(name.clone()).or_default().line.push((request, mode));
+                self.asked.insert(request, (name.clone(), mode));
             }
             (Answer::Granted(grant), Some((name, mode))) => {
                 let held = Held { mode, token: grant.token, fence: grant.fence };
@@ -108,7 +106,10 @@ impl Lines {
                 let held = Held { mode, token: grant.token, fence: grant.fence };
                 if self.left != Some((request, 0)) {
                     let left = self.left;
-                    return violated(FIFO, format!("{request:?} is granted at {index} and stood at {left:?}"));
+                    return violated(
+                        FIFO,
+                        format!("{request:?} is granted at {index} and stood at {left:?}"),
+                    );
                 }
                 self.names.entry(name).or_default().admit(index, request, held, true)?;
             }
@@ -137,7 +138,8 @@ impl Lines {
             return;
         }
         // The acquire that left last joined the hold later than the one that is known here.
-        let known = name.holds.iter().find(|((session, _), held)| *session == request.0 && held.token == token);
+        let known =
+            name.holds.iter().find(|((session, _), held)| *session == request.0 && held.token == token);
         if let Some(known) = known.map(|(known, _)| *known) {
             name.holds.remove(&known);
         }
@@ -154,15 +156,22 @@ impl Lines {
 
 impl Name {
     /// A request is granted; `has_waited` says that it stood first in line.
-    fn admit(&mut self, index: LogIndex, request: Request, held: Held, has_waited: bool) -> Result<(), Violation> {
+    fn admit(
+        &mut self,
+        index: LogIndex,
+        request: Request,
+        held: Held,
+        has_waited: bool,
+    ) -> Result<(), Violation> {
         if let Some((first, _)) = self.line.first()
             && !has_waited
         {
             return violated(FIFO, format!("{request:?} is granted at {index} past {first:?}, who waits"));
         }
-        let conflict = self.holds.iter().find(|(_, other)| {
-            held.mode == Mode::Exclusive || other.mode == Mode::Exclusive
-        });
+        let conflict = self
+            .holds
+            .iter()
+            .find(|(_, other)| held.mode == Mode::Exclusive || other.mode == Mode::Exclusive);
         if let Some((other, _)) = conflict {
             return violated(EXCLUSION, format!("{request:?} is granted at {index} while {other:?} holds"));
         }
@@ -170,7 +179,10 @@ impl Name {
         if held.token <= self.newest && !(shares_entry && held.token == self.newest) {
             return violated(
                 TOKENS,
-                format!("{request:?} gets token {} at {index}, and {} was granted before", held.token, self.newest),
+                format!(
+                    "{request:?} gets token {} at {index}, and {} was granted before",
+                    held.token, self.newest
+                ),
             );
         }
         self.check_fence(request, held)?;
@@ -188,7 +200,10 @@ impl Name {
             (Mode::Shared, Some(other)) => held.fence == other.fence,
         };
         if !is_right || held.fence <= self.newest_exclusive {
-            return violated(TOKENS, format!("{request:?} gets fence {} with token {}", held.fence, held.token));
+            return violated(
+                TOKENS,
+                format!("{request:?} gets fence {} with token {}", held.fence, held.token),
+            );
         }
         Ok(())
     }

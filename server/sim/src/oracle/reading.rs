@@ -56,14 +56,19 @@ impl Readings {
         if revision < floor {
             return violated(
                 RULE,
-                format!("a read of {name} shows revision {revision}, and {floor} had been acknowledged before it"),
+                format!(
+                    "a read of {name} shows revision {revision}, and {floor} had been acknowledged before it"
+                ),
             );
         }
         let changes = self.changes.get(name).map_or(&[][..], Vec::as_slice);
         let then = changes.iter().rev().find(|(index, _)| *index <= revision);
         let holders = then.map_or(&[][..], |(_, holders)| holders.as_slice());
         if holders != shown.as_slice() {
-            return violated(RULE, format!("a read of {name} at {revision} shows {shown:?}, and it was {holders:?}"));
+            return violated(
+                RULE,
+                format!("a read of {name} at {revision} shows {shown:?}, and it was {holders:?}"),
+            );
         }
         self.on_acknowledged(revision);
         Ok(())

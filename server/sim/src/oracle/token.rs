@@ -60,7 +60,10 @@ impl Tokens {
         if first != told.holder && (mode == Mode::Exclusive || told.mode == Mode::Exclusive) {
             return violated(
                 RULE,
-                format!("{first:?} and {:?} were both given token {} of {:?}", told.holder, told.token, told.resource),
+                format!(
+                    "{first:?} and {:?} were both given token {} of {:?}",
+                    told.holder, told.token, told.resource
+                ),
             );
         }
         let greatest = self.greatest.entry(told.resource.clone()).or_default();

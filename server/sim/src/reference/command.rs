@@ -114,7 +114,8 @@ impl Model {
             return Answer::Limit(LimitKind::UnseenOutcomes);
         }
         let lock = self.lock_record(&name).cloned();
-        let (holds, waits) = lock.as_ref().map_or((&[][..], &[][..]), |lock| (&lock.holds[..], &lock.waits[..]));
+        let (holds, waits) =
+            lock.as_ref().map_or((&[][..], &[][..]), |lock| (&lock.holds[..], &lock.waits[..]));
         if let Some(hold) = holds.iter().find(|hold| hold.session == session && hold.owner == acquire.owner) {
             if !(acquire.is_reentrant && hold.mode == acquire.mode) {
                 return Answer::AlreadyHeld { acquire_id: hold.lowest_id(), token: hold.token };
@@ -176,9 +177,8 @@ impl Model {
     fn grant_again(&mut self, acquire: &Acquire<'_>, name: &str, content: Content) -> Answer {
         let holders = self.live_holders(self.lock_record(name).expect("it has a hold"));
         let lock = self.lock_mut(name);
-        let is_it = |hold: &&mut Hold| {
-            hold.session == acquire.mutation.session && hold.owner == acquire.owner
-        };
+        let is_it =
+            |hold: &&mut Hold| hold.session == acquire.mutation.session && hold.owner == acquire.owner;
         let hold = lock.holds.iter_mut().find(is_it).expect("the hold was found");
         hold.acquires.push(HoldAcquire { id: acquire.mutation.request_id, content, is_seen: false });
         Answer::Granted(Grant { token: hold.token, fence: hold.fence, slot: 0, hold_left_ms: 0, holders })
@@ -265,9 +265,10 @@ impl Model {
         }
         let (session, request_id) = (mutation.session, mutation.request_id);
         self.consume(session, request_id);
-        let waiting = self.locks.iter().find(|lock| {
-            lock.waits.iter().any(|wait| wait.session == session && wait.id == acquire_id)
-        });
+        let waiting = self
+            .locks
+            .iter()
+            .find(|lock| lock.waits.iter().any(|wait| wait.session == session && wait.id == acquire_id));
         let holding = self.locks.iter().find(|lock| {
             lock.holds.iter().any(|hold| {
                 hold.session == session && hold.acquires.iter().any(|acquire| acquire.id == acquire_id)
@@ -313,9 +314,10 @@ impl Model {
     }
 
     pub(super) fn cancel_wait(&mut self, session: SessionId, acquire_id: RequestId, out: &mut Vec<Outcome>) {
-        let waiting = self.locks.iter().find(|lock| {
-            lock.waits.iter().any(|wait| wait.session == session && wait.id == acquire_id)
-        });
+        let waiting = self
+            .locks
+            .iter()
+            .find(|lock| lock.waits.iter().any(|wait| wait.session == session && wait.id == acquire_id));
         let Some(name) = waiting.map(|lock| lock.name.clone()) else { return };
         if self.is_live(session) {
             self.leave_line(session, acquire_id, &name, Answer::TimedOut, out);

@@ -192,7 +192,10 @@ impl Model {
     }
 
     pub(crate) fn session_mut(&mut self, id: SessionId) -> &mut Session {
-        self.sessions.iter_mut().find(|session| session.id == id).expect("a session that was looked up is there")
+        self.sessions
+            .iter_mut()
+            .find(|session| session.id == id)
+            .expect("a session that was looked up is there")
     }
 
     pub(crate) fn is_live(&self, id: SessionId) -> bool {
@@ -217,7 +220,8 @@ impl Model {
 
     /// Deletes a record that has neither holds nor waits, and its mark.
     pub(crate) fn delete_if_empty(&mut self, name: &str) {
-        let is_empty = self.lock_record(name).is_some_and(|lock| lock.holds.is_empty() && lock.waits.is_empty());
+        let is_empty =
+            self.lock_record(name).is_some_and(|lock| lock.holds.is_empty() && lock.waits.is_empty());
         if is_empty {
             self.locks.retain(|lock| lock.name != name);
             self.marks.retain(|mark| mark != name);

@@ -140,7 +140,14 @@ impl Model {
         for lock in &self.locks {
             for hold in lock.holds.iter().filter(|hold| hold.session == id) {
                 for acquire in &hold.acquires {
-                    claims.push((acquire.id, hold.owner, hold.mode, hold.token, hold.fence, lock.name.clone()));
+                    claims.push((
+                        acquire.id,
+                        hold.owner,
+                        hold.mode,
+                        hold.token,
+                        hold.fence,
+                        lock.name.clone(),
+                    ));
                 }
             }
             for wait in lock.waits.iter().filter(|wait| wait.session == id) {
@@ -158,7 +165,12 @@ impl Model {
     }
 
     /// CheckToken: whether it is current, the latest token, the floor.
-    pub fn check(&self, name: &str, token: FencingToken, of: Option<SessionId>) -> (bool, FencingToken, FencingToken) {
+    pub fn check(
+        &self,
+        name: &str,
+        token: FencingToken,
+        of: Option<SessionId>,
+    ) -> (bool, FencingToken, FencingToken) {
         let lock = self.lock(name);
         let is_current = lock
             .holders

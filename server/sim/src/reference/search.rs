@@ -19,9 +19,18 @@ use crate::random::{Concern, Stream};
 #[derive(Clone, Debug)]
 enum Spoken {
     Blank,
-    Open { client_id: String, ttl_ms: u32, nonce: Nonce },
+    Open {
+        client_id: String,
+        ttl_ms: u32,
+        nonce: Nonce,
+    },
     Acquire(SpokenAcquire),
-    Cancel { session: SessionId, request_id: RequestId, seen: Vec<RequestId>, acquire_id: RequestId },
+    Cancel {
+        session: SessionId,
+        request_id: RequestId,
+        seen: Vec<RequestId>,
+        acquire_id: RequestId,
+    },
     Release {
         session: SessionId,
         request_id: RequestId,
@@ -30,8 +39,14 @@ enum Spoken {
         name: String,
         token: FencingToken,
     },
-    CancelWait { session: SessionId, acquire_id: RequestId },
-    EndSessions { reason: EndReason, sessions: Vec<SessionId> },
+    CancelWait {
+        session: SessionId,
+        acquire_id: RequestId,
+    },
+    EndSessions {
+        reason: EndReason,
+        sessions: Vec<SessionId>,
+    },
     Reap,
 }
 
@@ -185,7 +200,9 @@ fn in_a_word(outcome: &Outcome) -> Option<String> {
         Outcome::Opened { is_new, .. } => return Some(format!("opened new {is_new}")),
         Outcome::HoldEnded { reason, .. } => return Some(format!("hold {}", reason.name())),
         Outcome::ReapNeeded => return Some("reap".to_owned()),
-        Outcome::WaitStarted { .. } | Outcome::WaitEnded { .. } | Outcome::SessionEnded { .. } => return None,
+        Outcome::WaitStarted { .. } | Outcome::WaitEnded { .. } | Outcome::SessionEnded { .. } => {
+            return None;
+        }
     };
     Some(match answer {
         Answer::Limit(limit) => format!("limit {}", limit.name()),
@@ -200,11 +217,7 @@ fn same_outcomes<T: PartialEq + std::fmt::Debug>(table: &T, model: &T, what: &st
     if table == model {
         return Ok(());
     }
-    Err(Difference {
-        subject: what.to_owned(),
-        table: format!("{table:?}"),
-        model: format!("{model:?}"),
-    })
+    Err(Difference { subject: what.to_owned(), table: format!("{table:?}"), model: format!("{model:?}") })
 }
 
 impl Speaker {
@@ -371,10 +384,8 @@ impl Speaker {
                 Outcome::Reply { session, request_id, answer: Answer::Granted(grant) } => {
                     self.tokens.push(grant.token);
                     // What was granted late is released soon.
-                    if let Some(at) = self
-                        .acquires
-                        .iter()
-                        .rposition(|(of, id, _)| of == session && id == request_id)
+                    if let Some(at) =
+                        self.acquires.iter().rposition(|(of, id, _)| of == session && id == request_id)
                     {
                         let again = self.acquires[at].clone();
                         self.acquires.push(again);
@@ -438,6 +449,7 @@ mod tests {
             unsupported lock_delay_ms
             unsupported max_hold_ms
             unsupported names
-            unsupported permits"#]].assert_eq(&listed.join("\n"));
+            unsupported permits"#]]
+        .assert_eq(&listed.join("\n"));
     }
 }

@@ -57,8 +57,7 @@ impl Client {
         let mut identity = Stream::new(plan.seed, Concern::Identity, number);
         let cell = CellId(u16::try_from(place).expect("clients are few") % plan.cells);
         let endpoints = (0..plan.nodes).map(Plan::address).collect();
-        let mut config =
-            ClientConfig::new(cell, endpoints, &format!("client-{place}"), identity.next_u64());
+        let mut config = ClientConfig::new(cell, endpoints, &format!("client-{place}"), identity.next_u64());
         config.try_timeout_ms = u64::from(plan.workload.ttl_ms.0) / 4;
         config.grace_ms = 15_000;
         let local = Time(clock.read(now));

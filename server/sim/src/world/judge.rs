@@ -103,7 +103,14 @@ impl Judges {
     }
 
     /// A replica may have applied more than `before`.
-    pub(super) fn on_stepped(&mut self, id: CellId, node: NodeId, before: LogIndex, cell: &Cell, mirror: &Mirror) {
+    pub(super) fn on_stepped(
+        &mut self,
+        id: CellId,
+        node: NodeId,
+        before: LogIndex,
+        cell: &Cell,
+        mirror: &Mirror,
+    ) {
         let applied = cell.applied();
         if applied == before || self.violation.is_some() {
             return;
@@ -112,7 +119,14 @@ impl Judges {
         self.take(verdict);
     }
 
-    fn look_at(&mut self, id: CellId, node: NodeId, before: LogIndex, cell: &Cell, mirror: &Mirror) -> Verdict {
+    fn look_at(
+        &mut self,
+        id: CellId,
+        node: NodeId,
+        before: LogIndex,
+        cell: &Cell,
+        mirror: &Mirror,
+    ) -> Verdict {
         let applied = cell.applied();
         for index in (before.0 + 1..=applied.0).map(LogIndex) {
             let at = usize::try_from(index.0 - 1).expect("a run is short");

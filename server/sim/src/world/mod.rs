@@ -87,11 +87,8 @@ pub struct World {
 impl World {
     /// A world in which every node is about to start for the first time.
     pub fn new(plan: Plan, trace: Trace) -> World {
-        let network = Network::new(
-            Stream::new(plan.seed, Concern::Network, 0),
-            plan.latency_mean,
-            plan.late_permille,
-        );
+        let network =
+            Network::new(Stream::new(plan.seed, Concern::Network, 0), plan.latency_mean, plan.late_permille);
         let mut fabric = Fabric { schedule: Schedule::default(), trace, network };
         let mut drifts = Stream::new(plan.seed, Concern::Plan, 1);
         let mut clock = || {
@@ -205,7 +202,11 @@ impl World {
         for client in &self.clients {
             if !client.is_settled() {
                 let trouble = client.core.trouble();
-                return Some(format!("client {} waits: {} ({trouble})", client.place, client.hands.occupation()));
+                return Some(format!(
+                    "client {} waits: {} ({trouble})",
+                    client.place,
+                    client.hands.occupation()
+                ));
             }
         }
         for (cell, judges) in self.judges.each_cell() {
@@ -475,11 +476,8 @@ impl World {
         }
         let shown = state.shown_clock(now);
         let Some(process) = &mut state.process else { return };
-        let mut around = Surroundings {
-            fabric: &mut self.fabric,
-            judges: &mut self.judges,
-            machine: &mut state.machine,
-        };
+        let mut around =
+            Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
         let end = process.turn(shown, &mut around);
         if end.is_over {
             self.end_process(node);
@@ -598,11 +596,8 @@ impl World {
             return;
         }
         let Some(process) = &mut state.process else { return };
-        let mut around = Surroundings {
-            fabric: &mut self.fabric,
-            judges: &mut self.judges,
-            machine: &mut state.machine,
-        };
+        let mut around =
+            Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
         process.stop(shown, &mut around);
         state.turn_at(now, &mut self.fabric.schedule);
     }

@@ -225,7 +225,8 @@ impl Fabric {
         }
         let words = [10, wire.0, from as u64, number_of(&bytes)];
         let length = bytes.len();
-        self.trace.note(self.schedule.now(), &words, || format!("wire {} {from:?} sends {length} bytes", wire.0));
+        self.trace
+            .note(self.schedule.now(), &words, || format!("wire {} {from:?} sends {length} bytes", wire.0));
         self.convey(wire, from.other(), Parcel::Bytes(bytes));
     }
 

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use lockstep_core::hello::Identity;
 use lockstep_core::{
-    AppendId, Cell, ConnectionId, DrainId, Effect, Effects, Input, RecordHead, RecordKind, Report, Restore, Time,
+    AppendId, Cell, ConnectionId, DrainId, Effect, Effects, Input, RecordHead, RecordKind, Report, Restore,
+    Time,
 };
 use lockstep_wal::disk::{Action, DiskDone, DiskOp, Lane, ShardId};
 use lockstep_wal::memory::{Completion, MemoryDisk};
 use lockstep_wal::{Log, Lsn, ReadId, ReadOutcome, claim};
-use lockstep_wire::{CellId, LogIndex, NodeId};
+use lockstep_wire::{CellId, LogIndex, NodeId, Term};
 
 use super::defect::Defect;
 use super::judge::{Judges, Mirror};
@@ -67,6 +68,8 @@ pub(super) struct Process {
     reads: BTreeMap<ReadId, LogIndex>,
     refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
     pub(super) mirrors: BTreeMap<CellId, Mirror>,
+    /// The newest term in which it has led each cell.
+    led: BTreeMap<CellId, Term>,
     inbox: VecDeque<Arrival>,
     /// Arrivals handed out so far; those in the inbox are numbered from here on.
     handed_out: u64,
@@ -91,7 +94,13 @@ impl Process {
     ///
     /// # Errors
     /// Why the log cannot be used.
-    pub(super) fn start(plan: &Plan, place: usize, life: u64, now: Time, machine: &mut Machine) -> Result<Process, String> {
+    pub(super) fn start(
+        plan: &Plan,
+        place: usize,
+        life: u64,
+        now: Time,
+        machine: &mut Machine,
+    ) -> Result<Process, String> {
         let superblock = claim(&mut machine.disk).map_err(|refusal| refusal.to_string())?;
         let configs = plan.cell_configs(place, life, superblock.incarnation);
         let mut restores: BTreeMap<CellId, Restore> =
@@ -104,12 +113,14 @@ impl Process {
             let head = RecordHead { kind, term: record.term, index: record.index };
             reflect(mirrors.entry(record.cell).or_default(), head, record.payload);
             let is_forgotten =
-                plan.defect == Some(Defect::HardStateForgotten) && kind == RecordKind::HardState && record.payload != [0, 0];
-            if let Some(restore) = restores.get_mut(&record.cell) {
-                let payload = if is_forgotten { &[0, 0] } else { record.payload };
-                restore.on_record(head, payload);
+                plan.defect == Some(Defect::HardStateForgotten) && kind == RecordKind::HardState;
+            if let Some(restore) = restores.get_mut(&record.cell).filter(|_| !is_forgotten) {
+                restore.on_record(head, record.payload);
             }
         });
+        if plan.defect == Some(Defect::HardStateForgotten) {
+            forget_hard_state(&mut restores, &mirrors);
+        }
         let (log, _) = opened.map_err(|refusal| refusal.to_string())?;
         let cells = configs
             .into_iter()
@@ -122,7 +133,12 @@ impl Process {
         Ok(Process {
             place,
             life,
-            identity: Identity { cluster: plan.cluster(), node: Plan::node_id(place), cells: plan.cells, shards: 1 },
+            identity: Identity {
+                cluster: plan.cluster(),
+                node: Plan::node_id(place),
+                cells: plan.cells,
+                shards: 1,
+            },
             incarnation: superblock.incarnation,
             defect: plan.defect,
             cells,
@@ -131,6 +147,7 @@ impl Process {
             reads: BTreeMap::new(),
             refused_reads: VecDeque::new(),
             mirrors,
+            led: BTreeMap::new(),
             inbox: VecDeque::new(),
             handed_out: 0,
             arrivals_max: plan.arrivals_max,
@@ -216,7 +233,12 @@ impl Process {
         }
         self.fx = fx;
         if let (Some(cell), Some(mirror)) = (self.cells.get(&id), self.mirrors.get(&id)) {
-            around.judges.on_stepped(id, self.identity.node, before, cell, mirror);
+            let node = self.identity.node;
+            around.judges.on_stepped(id, node, before, cell, mirror);
+            let term = cell.raft().term();
+            if cell.raft().is_leader() && self.led.insert(id, term) != Some(term) {
+                around.judges.on_leading(id, node, term, mirror);
+            }
         }
         if self.defect == Some(Defect::DrainWithoutInput) {
             for (cell, drain) in std::mem::take(&mut self.drains) {
@@ -225,7 +247,11 @@ impl Process {
         }
     }
 
-    pub(super) fn step_all<'a>(&mut self, around: &mut Surroundings<'_>, input: impl Fn(CellId) -> Input<'a>) {
+    pub(super) fn step_all<'a>(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        input: impl Fn(CellId) -> Input<'a>,
+    ) {
         for cell in (0..self.identity.cells).map(CellId) {
             self.step(cell, input(cell), around);
         }
@@ -268,15 +294,14 @@ impl Process {
         let node = self.identity.node;
         let now = around.fabric.now();
         let number = match report {
-            Report::Leading { term } | Report::Deposed { term, .. } | Report::Following { term, .. } => term.0,
+            Report::Leading { term } | Report::Deposed { term, .. } | Report::Following { term, .. } => {
+                term.0
+            }
             Report::Born | Report::Refused { .. } => 0,
         };
         around.fabric.trace.note(now, &[20, u64::from(node.0), u64::from(cell.0), number], || {
             format!("node {node} cell {cell}: {report:?}")
         });
-        if let (Report::Leading { term }, Some(mirror)) = (report, self.mirrors.get(&cell)) {
-            around.judges.on_leading(cell, node, *term, mirror);
-        }
     }
 
     fn append(
@@ -327,7 +352,8 @@ impl Process {
                 ReadOutcome::Entries(entries) => entries,
                 ReadOutcome::NotInLog => Vec::new(),
             };
-            let entries: Vec<_> = entries.iter().map(|entry| (entry.term, entry.payload.as_slice())).collect();
+            let entries: Vec<_> =
+                entries.iter().map(|entry| (entry.term, entry.payload.as_slice())).collect();
             self.step(done.cell, Input::LogRead(lockstep_core::LogRead { first, entries: &entries }), around);
         }
     }
@@ -353,8 +379,12 @@ impl Process {
     }
 
     fn keep_time(&mut self, around: &mut Surroundings<'_>) {
-        let due: Vec<CellId> =
-            self.cells.iter().filter(|(_, cell)| cell.deadline() <= self.now).map(|(cell, _)| *cell).collect();
+        let due: Vec<CellId> = self
+            .cells
+            .iter()
+            .filter(|(_, cell)| cell.deadline() <= self.now)
+            .map(|(cell, _)| *cell)
+            .collect();
         for cell in due {
             self.step(cell, Input::Tick, around);
         }
@@ -392,6 +422,16 @@ impl Process {
         let ticket = disk.submit(&mut self.log, op);
         let event = Event::DiskDone { node: self.place, life: self.life, ticket };
         around.fabric.schedule.after(delay, event);
+    }
+}
+
+/// What is left of term and vote when only the entries are read back.
+fn forget_hard_state(restores: &mut BTreeMap<CellId, Restore>, mirrors: &BTreeMap<CellId, Mirror>) {
+    for (cell, restore) in restores {
+        if let Some((term, _)) = mirrors.get(cell).and_then(|mirror| mirror.last()) {
+            let head = RecordHead { kind: RecordKind::HardState, term: *term, index: LogIndex(0) };
+            restore.on_record(head, &[0, 0]);
+        }
     }
 }
 

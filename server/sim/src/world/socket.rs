@@ -149,8 +149,12 @@ impl Process {
     /// Dials the links whose time has come, and gives up attempts that take too long.
     pub(super) fn dial_due(&mut self, around: &mut Surroundings<'_>) {
         let now = self.now;
-        let due: Vec<NodeId> =
-            self.links.iter().filter(|(_, link)| !link.is_up && link.due <= now).map(|(node, _)| *node).collect();
+        let due: Vec<NodeId> = self
+            .links
+            .iter()
+            .filter(|(_, link)| !link.is_up && link.due <= now)
+            .map(|(node, _)| *node)
+            .collect();
         for node in due {
             if self.links.get(&node).is_some_and(Link::is_idle) {
                 self.dial(node, around);
@@ -179,7 +183,8 @@ impl Process {
     }
 
     pub(super) fn on_connected(&mut self, wire: WireId) {
-        let Some(Stage::Link(node, lane)) = self.connections.get(&wire).map(|connection| connection.stage) else {
+        let Some(Stage::Link(node, lane)) = self.connections.get(&wire).map(|connection| connection.stage)
+        else {
             return;
         };
         let peer =
@@ -346,7 +351,14 @@ impl Process {
         self.step(frame.head.cell, Input::Peer { from, message }, around);
     }
 
-    fn on_welcome(&mut self, wire: WireId, node: NodeId, lane: Lane, frame: &Frame<'_>, around: &mut Surroundings<'_>) {
+    fn on_welcome(
+        &mut self,
+        wire: WireId,
+        node: NodeId,
+        lane: Lane,
+        frame: &Frame<'_>,
+        around: &mut Surroundings<'_>,
+    ) {
         let reply = HelloReply::decode(frame.body).expect("a welcome of the real parts is one");
         if reply.status != Status::Ok || reply.node != node {
             return self.break_link(node, false, around);
@@ -363,8 +375,14 @@ impl Process {
 
     /// A beat that reached its socket in time is never answered by an expiry (DESIGN section 4.4): when sessions are
     /// about to be ended as expired, none of their beats may lie unread.
-    pub(super) fn look_for_unread_beats(&mut self, cell: CellId, payload: &[u8], around: &mut Surroundings<'_>) {
-        let Ok(Command::EndSessions { reason: EndReason::Expired, sessions }) = Command::decode(payload) else {
+    pub(super) fn look_for_unread_beats(
+        &mut self,
+        cell: CellId,
+        payload: &[u8],
+        around: &mut Surroundings<'_>,
+    ) {
+        let Ok(Command::EndSessions { reason: EndReason::Expired, sessions }) = Command::decode(payload)
+        else {
             return;
         };
         // The same command comes to a follower from its leader, and is its own affair then.

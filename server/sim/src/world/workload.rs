@@ -3,9 +3,7 @@
 //! Invariant: every task waits for one thing at a time, and everything that it is told goes to the judges before it
 //! acts on it. Deliberately absent: rates; the plan has them.
 
-use lockstep_client::core::{
-    AcquireOptions, CallId, Condition, Event, LockInfo, Loss, Outcome, SessionKey,
-};
+use lockstep_client::core::{AcquireOptions, CallId, Condition, Event, LockInfo, Loss, Outcome, SessionKey};
 use lockstep_wire::reply::{EndReason, Grant};
 use lockstep_wire::request::Mode;
 use lockstep_wire::{CellId, FencingToken, LogIndex, Nonce, Owner, SessionId};
@@ -91,7 +89,14 @@ impl Hands {
             due: now + stream.around(plan.workload.think_mean),
         };
         let tasks = (0..plan.workload.tasks).map(|number| task(number, &mut stream)).collect();
-        Hands { workload: plan.workload.clone(), stream, slots, tasks, is_winding_down: false, has_news: false }
+        Hands {
+            workload: plan.workload.clone(),
+            stream,
+            slots,
+            tasks,
+            is_winding_down: false,
+            has_news: false,
+        }
     }
 
     pub(super) fn wind_down(&mut self) {
@@ -264,7 +269,11 @@ impl Client {
     }
 
     /// Takes what the core tells. `leases` is what the client believed just before.
-    pub(super) fn take_events(&mut self, leases: &[(SessionKey, Lease)], around: &mut ClientSurroundings<'_>) {
+    pub(super) fn take_events(
+        &mut self,
+        leases: &[(SessionKey, Lease)],
+        around: &mut ClientSurroundings<'_>,
+    ) {
         while let Some(event) = self.core.poll_event() {
             let now = around.fabric.now();
             let words = [30, self.place as u64, self.life];
@@ -302,13 +311,20 @@ impl Client {
         (slot.session, slot.opening, slot.reopen_at) = (None, None, now + pause);
         for task in 0..self.hands.tasks.len() {
             // What is under way has its own outcome to come; only holds end without one.
-            if self.hands.tasks[task].slot == at && matches!(self.hands.tasks[task].state, State::Holding(_)) {
+            if self.hands.tasks[task].slot == at && matches!(self.hands.tasks[task].state, State::Holding(_))
+            {
                 self.hands.rest(task, now);
             }
         }
     }
 
-    fn on_lost(&mut self, key: SessionKey, acquire: CallId, reason: Loss, around: &mut ClientSurroundings<'_>) {
+    fn on_lost(
+        &mut self,
+        key: SessionKey,
+        acquire: CallId,
+        reason: Loss,
+        around: &mut ClientSurroundings<'_>,
+    ) {
         let now = around.fabric.now();
         let local = self.local(now);
         let is_safe = self.core.session_safe_until(key).is_some_and(|until| local < until);
@@ -317,7 +333,10 @@ impl Client {
             if is_safe {
                 around.judges.take(violated(
                     "a hold lasts as long as its session (contract 1)",
-                    format!("client {} lost {} (token {}), {reason}, while its session is safe", self.place, hold.name, hold.token),
+                    format!(
+                        "client {} lost {} (token {}), {reason}, while its session is safe",
+                        self.place, hold.name, hold.token
+                    ),
                 ));
             }
             self.hands.rest(at, now);
@@ -335,7 +354,8 @@ impl Client {
                 self.on_granted(at, call, name, (mode, floor), grant, around);
             }
             (State::Releasing { hold, .. }, Outcome::Released) => {
-                let verdict = around.judges.cell(self.cell).acknowledgements.on_released(hold.session, hold.token);
+                let verdict =
+                    around.judges.cell(self.cell).acknowledgements.on_released(hold.session, hold.token);
                 around.judges.take(verdict);
                 self.hands.rest(at, now);
             }
@@ -416,7 +436,10 @@ impl Client {
         if is_same {
             around.judges.take(violated(
                 "a hold lasts as long as its session (contract 1)",
-                format!("client {} gives {} back (token {}) and it is gone", self.place, hold.name, hold.token),
+                format!(
+                    "client {} gives {} back (token {}) and it is gone",
+                    self.place, hold.name, hold.token
+                ),
             ));
         }
         self.hands.rest(at, now);
