@@ -194,10 +194,10 @@ impl Cell {
             }
         };
         self.leases.close(slot);
-        if let Some(connection) = self.attachments.connection(session, slot) {
-            if closing.is_none() {
-                fx.tell(connection, self.config.cell, &Event::SessionEnded { session, reason });
-            }
+        if closing.is_none()
+            && let Some(connection) = self.attachments.connection(session, slot)
+        {
+            fx.tell(connection, self.config.cell, &Event::SessionEnded { session, reason });
         }
         self.attachments.detach(session, slot);
     }

@@ -91,7 +91,10 @@ impl Calls {
     pub(crate) fn take_opening(&mut self, index: LogIndex) -> Option<Call> {
         let front = *self.openings.front()?;
         assert!(front.index >= index, "the entry at {} was applied and its call not answered", front.index);
-        self.openings.pop_front_if(|front| front.index == index).map(|front| front.call)
+        if front.index > index {
+            return None;
+        }
+        self.openings.pop_front().map(|front| front.call)
     }
 
     /// Adds the call that closes a session.

@@ -108,8 +108,11 @@ impl Questions {
     pub(crate) fn poll_answerable(&mut self, applied: LogIndex) -> Option<(Call, Question)> {
         let confirmed = self.confirmed;
         [&mut self.beats, &mut self.reads, &mut self.settling].into_iter().find_map(|lane| {
-            let asked = lane.pop_front_if(|front| front.round <= confirmed && front.after <= applied)?;
-            Some((asked.call, asked.question))
+            let front = lane.front()?;
+            if front.round > confirmed || front.after > applied {
+                return None;
+            }
+            lane.pop_front().map(|asked| (asked.call, asked.question))
         })
     }
 

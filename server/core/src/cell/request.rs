@@ -112,6 +112,10 @@ impl Cell {
         fx: &mut Effects,
     ) {
         let call = self.receive(connection, head.correlation, head.kind & !kind::REPLY);
+        if call.asked == kind::HELLO {
+            // A second one. The answer to a Hello has a layout of its own, which is not for a cell to give.
+            return;
+        }
         match error {
             Some(error @ (DecodeError::UnknownKind(_) | DecodeError::UnknownLevel(_))) => {
                 self.refuse(call, Status::Unsupported, &error.to_string(), fx);

@@ -132,12 +132,12 @@ impl Cell {
         let stepped = self.leases.stepped();
         let leases = match (tenure.draining.is_some() || tenure.ending.is_some(), self.leases.has_due()) {
             (true, _) => Time::NEVER,
-            (false, true) => tenure.held_back_until.max(stepped),
+            (false, true) => stepped,
             (false, false) => self.leases.deadline(),
         };
-        let waits = self.waits.deadline().max(tenure.held_back_until);
+        let proposals = self.waits.deadline().min(leases).max(tenure.held_back_until);
         let arming = if tenure.is_arming() { stepped + ARM_EVERY } else { Time::NEVER };
-        (stepped + STEP_EVERY).min(waits).min(leases).min(arming)
+        (stepped + STEP_EVERY).min(proposals).min(arming)
     }
 
     /// Walks on: arms timers, notices deadlines, cancels waits whose time is over.

@@ -2,7 +2,11 @@
 //!
 //! The scripts are rewritten (`UPDATE_EXPECT=1`) only by somebody who can say why each line changed.
 
+mod admission;
 mod asking;
+mod expiry;
+mod failover;
+mod locks;
 mod rig;
 mod sessions;
 mod text;

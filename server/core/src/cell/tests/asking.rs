@@ -73,7 +73,7 @@ impl Rig {
     /// Opens a session.
     pub(super) fn open(&mut self, connection: ConnectionId, client: u64, ttl_ms: u32) -> SessionId {
         let told = self.call(connection, open(client, ttl_ms));
-        let words: Vec<&str> = told[0].split(' ').collect();
+        let words: Vec<&str> = told.last().expect("it is answered").split(' ').collect();
         assert_eq!(words[..2], ["OK", "session"], "{told:?}");
         SessionId(words[2].parse().unwrap())
     }

@@ -7,12 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lockstep_wire::entry::Command;
-use lockstep_wire::frame::Assembler;
+use lockstep_wire::frame::{Assembler, Head};
 use lockstep_wire::limit::{PEER_FRAME_BYTES_MAX, REPLY_FRAME_BYTES_MAX};
 use lockstep_wire::peer::{Beat, PeerMessage};
 use lockstep_wire::reply::{Event, Reply};
 use lockstep_wire::request::{Request, kind};
-use lockstep_wire::{BirthId, CellId, Correlation, Epoch, Incarnation, NodeId, SessionId, Status};
+use lockstep_wire::{
+    BirthId, CellId, Correlation, DecodeError, Epoch, Incarnation, NodeId, SessionId, Status,
+};
 
 use super::text;
 use crate::table::Limits;
@@ -237,6 +239,15 @@ impl Rig {
         self.settle();
     }
 
+    /// Lets a disk that is held confirm all but the newest records.
+    pub(super) fn confirm_all_but(&mut self, node: u16, count: u64) {
+        let this = self.node(NodeId(node));
+        let append = AppendId(this.last_append.0 - count);
+        let records = this.records.len() - usize::try_from(count).unwrap();
+        self.queue.push_back(Happening::Durable { node: NodeId(node), append, records });
+        self.settle();
+    }
+
     pub(super) fn release_drains(&mut self) {
         self.are_drains_held = false;
         for (node, drain) in std::mem::take(&mut self.drains_held) {
@@ -302,6 +313,19 @@ impl Rig {
     pub(super) fn call(&mut self, connection: ConnectionId, request: Request<'_>) -> Vec<String> {
         self.ask(connection, request);
         self.told(connection)
+    }
+
+    /// Lets a frame come that is no request of this cell.
+    pub(super) fn hear_malformed(
+        &mut self,
+        connection: ConnectionId,
+        head: Head,
+        error: Option<DecodeError>,
+    ) {
+        self.open.insert((connection, head.correlation));
+        let node = self.connections[&connection];
+        self.step(node.0, Input::Malformed { connection, head, error });
+        self.settle();
     }
 
     /// What came on a connection since it was last looked at.
@@ -396,6 +420,7 @@ impl Rig {
         let mut assembler = Assembler::default();
         let mut input = bytes;
         let frame = assembler.next(&mut input, REPLY_FRAME_BYTES_MAX).unwrap().unwrap();
+        assert_ne!(frame.head.kind, kind::HELLO | kind::REPLY, "that has another layout");
         let line = if frame.head.kind == kind::EVENT {
             text::event(&Event::decode(&frame).unwrap())
         } else {
