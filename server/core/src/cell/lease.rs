@@ -61,8 +61,8 @@ impl Leases {
         self.stepped = self.stepped.max(now);
     }
 
-    /// A leader was elected, or is one no more: whatever was known of any session is forgotten, dooms too.
-    /// What is told from here on lasts until the next time.
+    /// The office is lost: whatever was known of any session is forgotten, dooms too. What is told from here on
+    /// is of the next tenure, from its election on.
     pub(crate) fn forget(&mut self) {
         self.tenure += 1;
         self.wheel.clear();

@@ -66,10 +66,7 @@ impl Cell {
     /// Takes what Raft says about the office.
     pub(crate) fn on_raft_event(&mut self, event: RaftEvent, now: Time, fx: &mut Effects) {
         match event {
-            RaftEvent::Elected { .. } => {
-                self.tenure = Tenure::default();
-                self.leases.forget();
-            }
+            RaftEvent::Elected { .. } => self.tenure = Tenure::default(),
             RaftEvent::Serving { term } => {
                 fx.push(Effect::Report(Report::Leading { term }));
                 self.take_office(now, fx);
