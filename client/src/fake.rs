@@ -72,6 +72,8 @@ pub(crate) struct FakeCell {
     pub(crate) leader_is: Option<String>,
     /// What the next requests of this kind are refused with.
     pub(crate) refusals: VecDeque<(u16, Status)>,
+    /// Views of sessions list so many claims at most.
+    pub(crate) claims_max: Option<usize>,
     /// Beats are swallowed.
     pub(crate) ignores_beats: bool,
     /// How often something ran that had an effect, by session and request id.
@@ -89,7 +91,8 @@ impl FakeCell {
     /// Takes bytes that came on a connection.
     pub(crate) fn receive(&mut self, port: Port, mut bytes: &[u8]) {
         let mut assembler = self.assemblers.remove(&port).unwrap_or_default();
-        while let Some(frame) = assembler.next(&mut bytes, CLIENT_FRAME_BYTES_MAX).expect("a client's frame") {
+        while let Some(frame) = assembler.next(&mut bytes, CLIENT_FRAME_BYTES_MAX).expect("a client's frame")
+        {
             let Head { kind, correlation, cell } = frame.head;
             assert_eq!(cell, CELL);
             if kind == kind::HELLO {
@@ -257,12 +260,8 @@ impl FakeCell {
                 Status::NotAttached => Status::Ok,
                 status => status,
             };
-            let mut row = Attached {
-                session: proof.session,
-                status,
-                ttl_ms: 0,
-                next_request_id: RequestId(0),
-            };
+            let mut row =
+                Attached { session: proof.session, status, ttl_ms: 0, next_request_id: RequestId(0) };
             if let Some(session) = self.sessions.get_mut(&proof.session).filter(|_| status == Status::Ok) {
                 if session.nonce != proof.nonce {
                     status = Status::Denied;
@@ -280,7 +279,9 @@ impl FakeCell {
 
     fn on_mutation(&mut self, port: Port, correlation: Correlation, request: &Request<'_>) {
         let (mutation, what) = match request {
-            Request::Acquire(acquire) => (acquire.mutation, format!("Acquire {}", acquire.mutation.request_id)),
+            Request::Acquire(acquire) => {
+                (acquire.mutation, format!("Acquire {}", acquire.mutation.request_id))
+            }
             Request::Cancel { mutation, acquire_id } => {
                 (*mutation, format!("Cancel {} of {acquire_id}", mutation.request_id))
             }
@@ -347,9 +348,9 @@ impl FakeCell {
             }
             Request::Release { acquire_id, token, .. } => {
                 let line = self.locks.values().filter_map(|line| line.front());
-                let is_held = line
-                    .clone()
-                    .any(|claim| claim.session == key && claim.acquire_id == *acquire_id && claim.token == *token);
+                let is_held = line.clone().any(|claim| {
+                    claim.session == key && claim.acquire_id == *acquire_id && claim.token == *token
+                });
                 self.keep(key, id, if is_held { Kept::Done } else { Kept::StaleToken });
                 if is_held && let Some((name, _)) = self.remove(key, *acquire_id) {
                     self.promote(&name);
@@ -362,7 +363,8 @@ impl FakeCell {
     /// Takes a claim out of its line, and says whether it held.
     fn remove(&mut self, session: SessionId, acquire_id: RequestId) -> Option<(String, bool)> {
         let is_it = |claim: &Claim| claim.session == session && claim.acquire_id == acquire_id;
-        let (name, at) = self.locks.iter().find_map(|(name, line)| Some((name.clone(), line.iter().position(is_it)?)))?;
+        let (name, at) =
+            self.locks.iter().find_map(|(name, line)| Some((name.clone(), line.iter().position(is_it)?)))?;
         let line = self.locks.get_mut(&name)?;
         line.remove(at);
         if line.is_empty() {
@@ -447,12 +449,13 @@ impl FakeCell {
 
     fn on_get_session(&mut self, port: Port, correlation: Correlation, session: SessionId) {
         self.heard.push("GetSession".to_owned());
-        let claims: Vec<(&String, &Claim)> = self
+        let mut claims: Vec<(&String, &Claim)> = self
             .locks
             .iter()
             .flat_map(|(name, line)| line.iter().map(move |claim| (name, claim)))
             .filter(|(_, claim)| claim.session == session)
             .collect();
+        claims.sort_by_key(|(_, claim)| claim.acquire_id);
         let rows: Vec<ClaimView<'_>> = claims
             .iter()
             .map(|(name, claim)| ClaimView {
@@ -469,7 +472,7 @@ impl FakeCell {
             ttl_ms: 10_000,
             client_id: "fake",
             claims_total: u32::try_from(rows.len()).expect("a small test"),
-            claims: Rows::Slice(&rows),
+            claims: Rows::Slice(&rows[..rows.len().min(self.claims_max.unwrap_or(usize::MAX))]),
         };
         let mut out = Vec::new();
         Reply::Session(view).encode(kind::GET_SESSION, CELL, correlation, &mut out);
@@ -511,8 +514,7 @@ impl FakeCell {
     /// Opens a session that no client of the test has, and lets it stand in line for a name.
     pub(crate) fn intrude(&mut self, name: &str) -> SessionId {
         let id = SessionId(self.next_index());
-        let claim =
-            Claim { session: id, acquire_id: RequestId(1), owner: Owner(1), token: FencingToken(0) };
+        let claim = Claim { session: id, acquire_id: RequestId(1), owner: Owner(1), token: FencingToken(0) };
         self.locks.entry(name.to_owned()).or_default().push_back(claim);
         self.promote(name);
         id

@@ -17,7 +17,7 @@ use crate::node::{NodeAddress, NodeConfig, Timing};
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path} cannot be read", path = path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

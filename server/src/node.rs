@@ -81,10 +81,10 @@ pub struct NodeConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The host lacks something.
-    #[error("{0}")]
+    #[error(transparent)]
     Host(#[from] probe::Shortage),
     /// A port cannot be had.
-    #[error("cannot listen on {address}: {source}; choose another address or stop whoever has it")]
+    #[error("cannot listen on {address}; choose another address or stop whoever has it")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -108,7 +108,7 @@ pub enum NodeError {
         reason: String,
     },
     /// A shard has ended.
-    #[error("{0}")]
+    #[error(transparent)]
     Shard(#[from] ShardError),
 }
 

@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 
-use lockstep_wire::{CellId, LogIndex, Term};
+use lockstep_wire::{CellId, LogIndex};
 
 use crate::batch::Batch;
 use crate::catalog::Position;
 use crate::disk::{Action, DiskDone, DiskOp, Lane, OpId, SegmentSequence};
 use crate::layout::{BLOCK_BYTES, READ_BYTES_MAX, READS_MAX};
 use crate::log::{Failure, Log};
-use crate::record::{Lsn, RecordKind};
+use crate::record::{LoggedRecord, RecordKind};
 use crate::refusal::Damage;
 
 /// Names one read of one log.
@@ -24,25 +24,12 @@ pub struct ReadId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadsFull;
 
-/// An entry read back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoggedEntry {
-    /// Its position in the shard's log.
-    pub lsn: Lsn,
-    /// Its term.
-    pub term: Term,
-    /// Its index.
-    pub index: LogIndex,
-    /// Its payload.
-    pub payload: Vec<u8>,
-}
-
 /// What a read brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
     /// Entries from the first one asked for, contiguous; fewer than asked for where the byte bound or the durable
     /// end was reached, none if the first one is not durable yet or was truncated meanwhile.
-    Entries(Vec<LoggedEntry>),
+    Entries(Vec<LoggedRecord>),
     /// The first entry asked for is no longer in the log: a snapshot is needed.
     NotInLog,
 }
@@ -71,7 +58,7 @@ struct Request {
 struct Reading {
     request: Request,
     position: Position,
-    entries: Vec<LoggedEntry>,
+    entries: Vec<LoggedRecord>,
     bytes: usize,
     in_flight: Option<OpId>,
 }
@@ -211,12 +198,7 @@ impl Log {
                     && self.catalog.is_current(record.cell, record.index, lsn);
                 if is_next && !reading.is_satisfied() {
                     reading.bytes += record.payload.len();
-                    reading.entries.push(LoggedEntry {
-                        lsn,
-                        term: record.term,
-                        index: record.index,
-                        payload: record.payload.to_vec(),
-                    });
+                    reading.entries.push(LoggedRecord::of(lsn, &record));
                 }
             }
         }

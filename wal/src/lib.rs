@@ -23,12 +23,14 @@ mod recovery;
 mod refusal;
 mod scan;
 mod superblock;
+mod survivors;
 
-pub use catch_up::{LoggedEntry, ReadDone, ReadId, ReadOutcome, ReadsFull};
+pub use catch_up::{ReadDone, ReadId, ReadOutcome, ReadsFull};
 pub use format::format;
 pub use log::{AppendRefusal, Failure, Log};
-pub use record::{Lsn, Record, RecordKind};
+pub use record::{LoggedRecord, Lsn, Record, RecordKind};
 pub use recovery::{Inspection, claim, inspect};
 pub use refusal::{Damage, RecordPlace, Refusal};
 pub use scan::Visitor;
 pub use superblock::Superblock;
+pub use survivors::{CellSurvivors, Survivors};

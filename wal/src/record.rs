@@ -127,3 +127,22 @@ impl Record<'_> {
         Some((record, rest))
     }
 }
+
+/// A record taken out of the log, with a payload of its own. Cell and kind are known from where it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedRecord {
+    /// Its position in the shard's log.
+    pub lsn: Lsn,
+    /// Its term.
+    pub term: Term,
+    /// Its index.
+    pub index: LogIndex,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+impl LoggedRecord {
+    pub(crate) fn of(lsn: Lsn, record: &Record<'_>) -> LoggedRecord {
+        LoggedRecord { lsn, term: record.term, index: record.index, payload: record.payload.to_vec() }
+    }
+}

@@ -150,3 +150,70 @@ impl SegmentHeader {
         block == expected
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            cluster: ClusterId([0x11; 16]),
+            node: NodeId(0x2233),
+            incarnation: Incarnation([0x44; 16]),
+            shards: 0x55,
+            segment_bytes: SEGMENT_BYTES_MIN,
+        }
+    }
+
+    fn lines(bytes: &[u8]) -> String {
+        bytes
+            .chunks(16)
+            .map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n")
+            .collect()
+    }
+
+    #[test]
+    fn the_bytes_of_a_superblock_are_pinned() {
+        let bytes = superblock().encode();
+        expect![[r#"
+            4c4b535450535550010000005fdf028b
+            11111111111111111111111111111111
+            44444444444444444444444444444444
+            33225500000000000000080000000000
+        "#]]
+        .assert_eq(&lines(&bytes[..64]));
+        assert!(bytes[64..BLOCK_BYTES].iter().all(|byte| *byte == 0), "the rest of the block is blank");
+        assert_eq!(bytes[..BLOCK_BYTES], bytes[BLOCK_BYTES..], "there are two equal copies");
+    }
+
+    #[test]
+    fn the_bytes_of_a_segment_header_are_pinned() {
+        let header = SegmentHeader::of(&superblock(), ShardId(6), SegmentSequence(7));
+        let mut block = [0xee; BLOCK_BYTES];
+        header.encode(&mut block);
+        expect![[r#"
+            4c4b53545053454701000000a56a1b38
+            07000000000000000600000000000000
+            44444444444444444444444444444444
+            06000000000000000000080000000000
+        "#]]
+        .assert_eq(&lines(&block[..64]));
+        assert!(block[64..].iter().all(|byte| *byte == 0), "the rest of the block is blank");
+        assert!(header.matches(&block));
+    }
+
+    #[test]
+    fn a_header_of_another_number_shard_or_life_does_not_match() {
+        let header = SegmentHeader::of(&superblock(), ShardId(6), SegmentSequence(7));
+        let mut block = [0; BLOCK_BYTES];
+        header.encode(&mut block);
+        let others = [
+            SegmentHeader { sequence: SegmentSequence(8), ..header },
+            SegmentHeader { shard: ShardId(7), ..header },
+            SegmentHeader { incarnation: Incarnation([0x45; 16]), ..header },
+        ];
+        assert!(others.iter().all(|other| !other.matches(&block)));
+    }
+}

@@ -148,9 +148,10 @@ impl ClientCore {
 
     /// Events may have been missed: asks the cell what the session still holds.
     fn reconcile(&mut self, key: SessionKey) {
-        let is_live = self.sessions.get(&key).is_some_and(|session| {
-            !session.is_closing && session.condition != Condition::Opening
-        });
+        let is_live = self
+            .sessions
+            .get(&key)
+            .is_some_and(|session| !session.is_closing && session.condition != Condition::Opening);
         if is_live {
             let call = self.ask(Some(key), Body::Reconcile { granted_max: self.grants });
             self.make_silent(call);

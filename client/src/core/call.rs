@@ -3,6 +3,8 @@
 //! Invariant: a call is sent again with the same content, the remaining wait aside, and with the same
 //! request id when it has one.
 
+use std::sync::Arc;
+
 use lockstep_wire::request::Mode;
 use lockstep_wire::{FencingToken, Owner, RequestId, SessionId};
 
@@ -31,7 +33,7 @@ pub(super) enum Body {
     Open,
     Close,
     Acquire {
-        options: AcquireOptions,
+        options: Arc<AcquireOptions>,
         wait_until: Time,
     },
     Cancel {
@@ -39,7 +41,7 @@ pub(super) enum Body {
     },
     Release {
         acquire_id: RequestId,
-        name: String,
+        options: Arc<AcquireOptions>,
         token: FencingToken,
     },
     Check {
@@ -60,7 +62,7 @@ pub(super) enum Body {
     /// The core's own look at one hold that did not fit the view of the session.
     Verify {
         acquire: CallId,
-        name: String,
+        options: Arc<AcquireOptions>,
         token: FencingToken,
     },
     Status,
@@ -94,7 +96,9 @@ impl Body {
             | Body::Verify { .. }
             | Body::Status
             | Body::Routes => true,
-            Body::Open | Body::Close | Body::Acquire { .. } | Body::Cancel { .. } | Body::Release { .. } => false,
+            Body::Open | Body::Close | Body::Acquire { .. } | Body::Cancel { .. } | Body::Release { .. } => {
+                false
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Invariant: every command has exactly one outcome, given as [`Event::Finished`], unless it is cancelled;
 //! a cancelled acquire leaves neither a hold nor a place in a line behind, wherever it was (DESIGN section 2, "Cancel").
 
+use std::sync::Arc;
+
 use lockstep_wire::limit::{DATA_BYTES_MAX, WAIT_MS_MAX};
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::{FencingToken, Name, Nonce, SessionId};
@@ -62,7 +64,7 @@ impl ClientCore {
             return self.refuse(Failure::Invalid { detail });
         }
         let wait_until = self.now.plus_ms(u64::from(options.wait_ms));
-        let call = self.ask(Some(key), Body::Acquire { options, wait_until });
+        let call = self.ask(Some(key), Body::Acquire { options: Arc::new(options), wait_until });
         self.set_give_up(call, wait_until.plus_ms(self.config.call_timeout_ms));
         self.requeue(call);
         self.flush();
@@ -90,7 +92,7 @@ impl ClientCore {
             return self.answer(Outcome::StaleToken);
         };
         let body =
-            Body::Release { acquire_id: hold.acquire_id, name: hold.name, token: hold.grant.token };
+            Body::Release { acquire_id: hold.acquire_id, options: hold.options, token: hold.grant.token };
         let call = self.ask(Some(key), body);
         self.requeue(call);
         self.flush();

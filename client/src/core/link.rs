@@ -94,7 +94,7 @@ impl Link {
     /// Gives the member up and decides when to try the next: at once when a hint says where to go.
     pub(super) fn leave(&mut self, now: Time, trouble: &str, hint: &str, chance: &mut Chance) {
         self.trouble = format!("{}: {trouble}", self.address);
-        self.trouble.truncate(self.trouble.floor_char_boundary(TROUBLE_BYTES_MAX));
+        shorten(&mut self.trouble, TROUBLE_BYTES_MAX);
         let is_usable = !hint.is_empty() && hint != self.address && self.hops < HOPS_MAX;
         if is_usable {
             self.hops += 1;
@@ -134,4 +134,10 @@ impl Link {
         self.left = 0;
         self.hops = 0;
     }
+}
+
+/// Cuts a text to so many bytes at most, between two characters.
+pub(crate) fn shorten(text: &mut String, bytes_max: usize) {
+    let whole = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(whole.unwrap_or(0));
 }

@@ -36,6 +36,8 @@ pub use time::Time;
 pub use view::{Claim, Holder, LockInfo, MemberInfo, RouteInfo, SessionInfo, StatusInfo, Waiter};
 
 use self::call::{Body, Call, Errand, Flight};
+pub(crate) use self::link::shorten;
+
 use self::chance::Chance;
 use self::link::{Link, Phase};
 use self::session::Session;

@@ -3,6 +3,8 @@
 //! Invariant: a reply counts only for a request that is under way on the connection it came on. What a server may
 //! not say closes the connection; nothing it says makes the core panic.
 
+use std::sync::Arc;
+
 use lockstep_wire::frame::Frame;
 use lockstep_wire::hello::HelloReply;
 use lockstep_wire::reply::{EndReason, Event as Told, Grant, Refusal, Reply};
@@ -50,8 +52,7 @@ impl ClientCore {
         }
         let is_foreign = self.config.cluster != ClusterId::default() && self.config.cluster != hello.cluster;
         if is_foreign {
-            let trouble =
-                format!("belongs to cluster {}, wanted is {}", hello.cluster, self.config.cluster);
+            let trouble = format!("belongs to cluster {}, wanted is {}", hello.cluster, self.config.cluster);
             return self.leave(&trouble, "");
         }
         self.config.cluster = hello.cluster;
@@ -243,8 +244,8 @@ impl ClientCore {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         self.grants += 1;
         let is_withheld = !session.is_safe(self.now);
-        let (name, owner, granted) = (options.name.clone(), options.owner, self.grants);
-        session.holds.insert(call, Hold { name, owner, acquire_id, grant, granted, is_withheld });
+        let (options, granted) = (Arc::clone(options), self.grants);
+        session.holds.insert(call, Hold { options, acquire_id, grant, granted, is_withheld });
         self.holds.insert(call, key);
         if is_withheld && let Some(state) = self.calls.get_mut(&call) {
             state.is_silent = true;
@@ -261,7 +262,8 @@ impl ClientCore {
             }
             (_, _) => None,
         };
-        let outcome = || Outcome::Failed(Failure::Refused { status: Status::Cancelled, detail: String::new() });
+        let outcome =
+            || Outcome::Failed(Failure::Refused { status: Status::Cancelled, detail: String::new() });
         if let Some(acquire) = acquire {
             self.finish_mutation(acquire, outcome(), true);
         }
@@ -286,7 +288,9 @@ impl ClientCore {
         let (mut lost, mut unclear) = (Vec::new(), Vec::new());
         for (acquire, hold) in session.holds.iter().filter(|(_, hold)| hold.granted <= granted_max) {
             let is_there = view.claims.iter().any(|claim| {
-                claim.name == hold.name && claim.owner == hold.owner && claim.token == hold.grant.token
+                claim.name == hold.options.name
+                    && claim.owner == hold.options.owner
+                    && claim.token == hold.grant.token
             });
             if is_there {
                 continue;
@@ -294,14 +298,14 @@ impl ClientCore {
             if is_whole || listed_max.is_some_and(|max| hold.acquire_id <= max) {
                 lost.push(*acquire);
             } else {
-                unclear.push((*acquire, hold.name.clone(), hold.grant.token));
+                unclear.push((*acquire, Arc::clone(&hold.options), hold.grant.token));
             }
         }
         for acquire in lost {
             self.lose_hold(acquire, Loss::Unknown);
         }
-        for (acquire, name, token) in unclear {
-            let verify = self.ask(Some(key), Body::Verify { acquire, name, token });
+        for (acquire, options, token) in unclear {
+            let verify = self.ask(Some(key), Body::Verify { acquire, options, token });
             self.make_silent(verify);
             self.requeue(verify);
         }

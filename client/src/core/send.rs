@@ -27,11 +27,8 @@ impl ClientCore {
             credentials: b"",
         };
         self.correlations += 1;
-        let head = Head {
-            kind: kind::HELLO,
-            cell: self.config.cell,
-            correlation: Correlation(self.correlations),
-        };
+        let head =
+            Head { kind: kind::HELLO, cell: self.config.cell, correlation: Correlation(self.correlations) };
         frame::encode(&mut self.out, head, |out| hello.put(out));
     }
 
@@ -164,11 +161,7 @@ impl ClientCore {
 }
 
 fn mutation(state: &Call, session: SessionId) -> Mutation<'_> {
-    Mutation {
-        session,
-        request_id: state.request_id.unwrap_or(RequestId(0)),
-        seen: Rows::Slice(&state.seen),
-    }
+    Mutation { session, request_id: state.request_id.unwrap_or(RequestId(0)), seen: Rows::Slice(&state.seen) }
 }
 
 /// An acquire with what remains of its wait.
@@ -197,11 +190,13 @@ fn plain<'a>(body: &'a Body, session: SessionId, mutation: Mutation<'a>) -> Requ
         Body::Open | Body::Acquire { .. } => unreachable!("they are encoded with their session"),
         Body::Close => Request::CloseSession { session },
         Body::Cancel { acquire_id } => Request::Cancel { mutation, acquire_id: *acquire_id },
-        Body::Release { acquire_id, name, token } => {
-            Request::Release { mutation, acquire_id: *acquire_id, name, token: *token }
+        Body::Release { acquire_id, options, token } => {
+            Request::Release { mutation, acquire_id: *acquire_id, name: &options.name, token: *token }
         }
         Body::Check { name, token, of } => Request::CheckToken { name, token: *token, session: *of },
-        Body::Verify { name, token, .. } => Request::CheckToken { name, token: *token, session },
+        Body::Verify { options, token, .. } => {
+            Request::CheckToken { name: &options.name, token: *token, session }
+        }
         Body::GetLock { name } => Request::GetLock { name },
         Body::GetSession { of } => Request::GetSession { session: *of },
         Body::Reconcile { .. } => Request::GetSession { session },

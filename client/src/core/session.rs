@@ -4,11 +4,13 @@
 //! (the lease permitting). Deliberately absent: sending; that is `sending`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use lockstep_wire::limit::{REQUEST_WINDOW_MAX, TTL_MS_MAX};
 use lockstep_wire::reply::Grant;
-use lockstep_wire::{FencingToken, Nonce, Owner, RequestId, SessionId};
+use lockstep_wire::{FencingToken, Nonce, RequestId, SessionId};
 
+use super::call::AcquireOptions;
 use super::outcome::{CallId, Condition};
 use super::time::Time;
 
@@ -27,8 +29,8 @@ pub(super) fn lease_ns(ttl_ms: u32) -> u64 {
 /// A lock that is held.
 #[derive(Clone, Debug)]
 pub(super) struct Hold {
-    pub(super) name: String,
-    pub(super) owner: Owner,
+    /// As it was asked for.
+    pub(super) options: Arc<AcquireOptions>,
     pub(super) acquire_id: RequestId,
     pub(super) grant: Grant,
     /// Counts the grants of the core, so that a view of the session is only compared with older ones.
@@ -166,7 +168,9 @@ impl Session {
         let Some(named) = all.find(|hold| hold.acquire_id == acquire_id && hold.grant.token == token) else {
             return Vec::new();
         };
-        let same = |hold: &Hold| hold.name == named.name && hold.owner == named.owner;
+        let same = |hold: &Hold| {
+            hold.options.name == named.options.name && hold.options.owner == named.options.owner
+        };
         self.holds.iter().filter(|(_, hold)| same(hold)).map(|(call, _)| *call).collect()
     }
 }

@@ -110,9 +110,8 @@ impl Rig {
         } else if let (Some(connection), Some(bytes)) = (self.connection, self.to_cell.pop_front()) {
             let heard = self.cell.heard.len();
             self.cell.receive(connection.0, &bytes);
-            let is_beat = |heard: &String| {
-                ["Open", "Attach", "KeepAlive"].iter().any(|kind| heard.starts_with(kind))
-            };
+            let is_beat =
+                |heard: &String| ["Open", "Attach", "KeepAlive"].iter().any(|kind| heard.starts_with(kind));
             if self.cell.heard[heard..].iter().any(is_beat) {
                 self.acknowledged_at = self.now;
             }

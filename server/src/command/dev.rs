@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -11,9 +10,9 @@ use lockstep_server::dev::{DevCluster, Shape};
 
 use super::{log_lines, stop};
 
-/// What `lockstep dev` is told.
+/// Run a whole cluster in this process, to develop against or to try things out.
 #[derive(Debug, Args)]
-pub(crate) struct DevArguments {
+pub(crate) struct DevArgs {
     /// Replicas of each cell: 1, 3, 5 or 7
     #[arg(long, default_value_t = 5)]
     replicas: u16,
@@ -29,7 +28,7 @@ pub(crate) struct DevArguments {
 }
 
 /// Runs the cluster until it is told to stop.
-pub(crate) fn run(arguments: &DevArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &DevArgs) -> Result<()> {
     log_lines::begin("warn");
     let shape = Shape { replicas: arguments.replicas, cells: arguments.cells };
     let temporary = match arguments.data {
@@ -47,7 +46,7 @@ pub(crate) fn run(arguments: &DevArguments) -> Result<ExitCode> {
     runtime.block_on(stop::wait(cluster.nodes))
 }
 
-fn greet(cluster: &DevCluster, arguments: &DevArguments, data: &Path) {
+fn greet(cluster: &DevCluster, arguments: &DevArgs, data: &Path) {
     let endpoints: Vec<String> = cluster.endpoints.iter().map(SocketAddr::to_string).collect();
     let endpoints = endpoints.join(",");
     let command = std::env::args().next().unwrap_or_else(|| "lockstep".to_owned());

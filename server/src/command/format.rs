@@ -1,16 +1,15 @@
 //! `lockstep format`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
 use lockstep_server::format::{Format, format, random_cluster};
 use lockstep_wire::{ClusterId, NodeId};
 
-/// What `lockstep format` is told.
+/// Prepare a data directory for a node; once, before its first `serve`.
 #[derive(Debug, Args)]
-pub(crate) struct FormatArguments {
+pub(crate) struct FormatArgs {
     /// The directory to prepare, on the disk that is to hold the log; made if it is not there
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -29,7 +28,7 @@ pub(crate) struct FormatArguments {
 }
 
 /// Formats the directory and says what comes next.
-pub(crate) fn run(arguments: &FormatArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &FormatArgs) -> Result<()> {
     let cluster = match arguments.cluster {
         Some(cluster) => cluster,
         None => random_cluster()?,
@@ -45,7 +44,7 @@ pub(crate) fn run(arguments: &FormatArguments) -> Result<ExitCode> {
     if arguments.cluster.is_none() {
         println!("format the other nodes with --cluster {cluster}");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn parse_cluster(text: &str) -> Result<ClusterId, String> {

@@ -1,7 +1,153 @@
-//! The subcommands, one file each: arguments in, an exit code out.
+//! The subcommands, one file each: those that are servers, and those that speak to a running cluster.
+//!
+//! Invariant: data goes to standard output, everything else to standard error; each way to fail has its own exit code, so
+//! that scripts need not read texts. Deliberately absent: protocol; that is the client crate's.
 
-pub(crate) mod dev;
-pub(crate) mod format;
+mod check;
+mod child;
+mod dev;
+mod format;
+mod get;
+mod lock;
 mod log_lines;
-pub(crate) mod serve;
+mod reexec;
+mod serve;
+mod status;
 mod stop;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use lockstep_client::{Client, Config, Error};
+
+/// What a command ends with when it is not 0 or the code of a command that was run under a lock.
+///
+/// A command that was killed by a signal gives 128 and the signal's number, as in a shell; 2 is a mistake in
+/// the arguments; 126 and 127 say that the command could not be run or was not found.
+pub(crate) mod exit {
+    /// The token is not the current one.
+    pub(crate) const STALE: u8 = 1;
+    /// No member of the cluster could be reached, or none knew a leader in time.
+    pub(crate) const NO_CLUSTER: u8 = 69;
+    /// The cluster refused, or what became of it is not known; a server could not start or go on.
+    pub(crate) const FAILED: u8 = 70;
+    /// The lock was not granted: held by somebody else for as long as was waited.
+    pub(crate) const NOT_ACQUIRED: u8 = 75;
+    /// The lock was lost while the command ran; it was told to stop, and killed if it did not.
+    pub(crate) const LOST: u8 = 76;
+    /// The command could not be run.
+    pub(crate) const CANNOT_RUN: u8 = 126;
+    /// The command was not found.
+    pub(crate) const NOT_FOUND: u8 = 127;
+}
+
+/// What help says of each stands with its arguments.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Dev(dev::DevArgs),
+    Lock(lock::LockArgs),
+    Get(get::GetArgs),
+    Check(check::CheckArgs),
+    Status(status::StatusArgs),
+    Format(format::FormatArgs),
+    Serve(serve::ServeArgs),
+    #[command(hide = true)]
+    ExecUnder(reexec::ExecUnderArgs),
+    #[command(hide = true)]
+    GiveTerminal(reexec::GiveTerminalArgs),
+}
+
+impl Command {
+    /// Runs the command to its end.
+    pub(crate) fn run(self) -> ExitCode {
+        let code = match self {
+            Command::Dev(args) => serving(dev::run(&args)),
+            Command::Format(args) => serving(format::run(&args)),
+            Command::Serve(args) => serving(serve::run(&args)),
+            Command::Lock(args) => on_this_thread(lock::run(args)),
+            Command::Get(args) => on_this_thread(get::run(args)),
+            Command::Check(args) => on_this_thread(check::run(args)),
+            Command::Status(args) => on_this_thread(status::run(args)),
+            Command::ExecUnder(args) => reexec::exec_under(&args),
+            Command::GiveTerminal(args) => reexec::give_terminal(&args),
+        };
+        ExitCode::from(code)
+    }
+}
+
+/// How to reach the cluster.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Cluster {
+    /// Members of the cluster, host:port, separated by commas; one that lives is enough.
+    #[arg(
+        long,
+        env = "LOCKSTEP_ENDPOINTS",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:7400",
+        value_name = "HOST:PORT,..."
+    )]
+    endpoints: Vec<String>,
+    /// How long to look for a member that can answer.
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    timeout: Duration,
+}
+
+impl Cluster {
+    async fn connect(&self) -> Result<Client, Error> {
+        let mut config = Config::new(self.endpoints.iter().map(|endpoint| endpoint.trim()));
+        config.call_timeout = self.timeout;
+        Client::connect(config).await
+    }
+}
+
+/// What a server ends with: why, if not in order.
+fn serving(outcome: anyhow::Result<()>) -> u8 {
+    match outcome {
+        Ok(()) => 0,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            exit::FAILED
+        }
+    }
+}
+
+/// The main thread runs everything: a child that is to die with its parent dies with the thread that made it.
+fn on_this_thread(command: impl Future<Output = Result<u8, Error>>) -> u8 {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            complain(&format!(
+                "the event loop could not be started ({error}); check the limit of open files"
+            ));
+            return exit::FAILED;
+        }
+    };
+    match runtime.block_on(command) {
+        Ok(code) => code,
+        Err(error) => {
+            complain(&error.to_string());
+            code_of(&error)
+        }
+    }
+}
+
+fn code_of(error: &Error) -> u8 {
+    match error {
+        Error::Invalid { .. } => 2,
+        Error::Held { .. } | Error::TimedOut { .. } | Error::AlreadyHeld { .. } => exit::NOT_ACQUIRED,
+        Error::Lost { .. } | Error::Stale { .. } | Error::SessionEnded { .. } => exit::LOST,
+        Error::NoCluster { .. } => exit::NO_CLUSTER,
+        _ => exit::FAILED,
+    }
+}
+
+fn complain(text: &str) {
+    eprintln!("lockstep: {text}");
+}
+
+/// Prints data; a reader that has gone away is not worth a word.
+fn print(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout().lock(), "{}", text.trim_end());
+}

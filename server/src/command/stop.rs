@@ -1,14 +1,12 @@
 //! Waiting for the end of nodes: by a signal, in order, or because one of them cannot go on.
 
-use std::process::ExitCode;
-
 use anyhow::{Context, Result};
 use lockstep_server::{Node, NodeError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Waits until every node has ended. INT and TERM stop them in order; the first failure ends the process.
-pub(crate) async fn wait(nodes: Vec<Node>) -> Result<ExitCode> {
+pub(crate) async fn wait(nodes: Vec<Node>) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for INT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for TERM")?;
     let stoppers: Vec<_> = nodes.iter().map(Node::stopper).collect();
@@ -28,5 +26,5 @@ pub(crate) async fn wait(nodes: Vec<Node>) -> Result<ExitCode> {
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -10,7 +10,7 @@ use lockstep_core::{AppendId, Cell, RecordHead, RecordKind, Restore, Time};
 use lockstep_ring::storage::{DataDirectory, LogDisk};
 use lockstep_ring::{Completion, Ring, Token};
 use lockstep_wal::disk::{DiskOp, Lane, ShardId};
-use lockstep_wal::{Log, LoggedEntry, Lsn, ReadId, ReadOutcome};
+use lockstep_wal::{Log, LoggedRecord, Lsn, ReadId, ReadOutcome};
 use lockstep_wire::{CellId, LogIndex};
 
 use super::{DISK, ShardError, ShardPlan};
@@ -163,7 +163,7 @@ impl ShardDisk {
     }
 
     /// The next read that has come back.
-    pub(super) fn poll_read(&mut self) -> Option<(CellId, LogIndex, Vec<LoggedEntry>)> {
+    pub(super) fn poll_read(&mut self) -> Option<(CellId, LogIndex, Vec<LoggedRecord>)> {
         let done = self.log.poll_read()?;
         let first = self.reads.remove(&done.id).expect("every read was asked for");
         if let Some((cell, first, last, bytes_max)) = self.refused_reads.pop_front() {

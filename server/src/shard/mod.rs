@@ -94,7 +94,7 @@ pub enum ShardError {
     #[error("{0}")]
     Halted(String),
     /// The kernel refused what the loop cannot do without.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Kernel {
         /// What was asked of it.
         what: &'static str,

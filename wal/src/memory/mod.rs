@@ -226,7 +226,6 @@ impl MemoryDisk {
     pub fn kill(&mut self, random: &mut Random) {
         self.abandon_pending(random);
         self.changes_left = None;
-        self.is_locked_elsewhere = false;
     }
 
     /// The power goes: operations in flight may have happened in any part, each sector by itself; what was not

@@ -2,7 +2,7 @@
 
 use lockstep_wal::disk::{FileName, SegmentSequence, Storage, StorageRead};
 use lockstep_wal::layout::{BATCH_BYTES_MAX, BLOCK_BYTES, SEGMENT_BYTES_MIN};
-use lockstep_wal::memory::Fault;
+use lockstep_wal::memory::{Fault, FaultRates};
 use lockstep_wal::{Failure, Refusal};
 use lockstep_wire::LogIndex;
 
@@ -10,7 +10,7 @@ use crate::rig::{CELL, Rig, SHARD, indexes, payload, segment};
 
 const FIRST_BATCH: u64 = BLOCK_BYTES as u64;
 
-/// Three segments and more, the cell's entries 1 to 40 in batches of two blocks each.
+/// Three segments and more, the cell's entries 1 to 200 in batches of two blocks each.
 fn rotated() -> Rig {
     let mut rig = Rig::new(1);
     rig.entries(CELL, 1, 1..=200, 6_000);
@@ -196,6 +196,39 @@ fn a_misdirected_write_is_refused_be_it_forward_or_onto_older_batches() {
         let refusal = assert_refused(&mut rig);
         assert!(matches!(refusal, Refusal::Rot(_) | Refusal::Foreign(_)), "{refusal:?}");
     }
+}
+
+#[test]
+fn a_disk_that_loses_and_misplaces_writes_never_makes_the_log_invent_or_reorder_an_entry() {
+    let mut refused = 0;
+    for seed in 0..150 {
+        let mut rig = Rig::new(seed);
+        rig.settle();
+        rig.disk.set_rates(FaultRates {
+            lost_write_ppm: 10_000,
+            misdirected_write_ppm: 10_000,
+            ..FaultRates::default()
+        });
+        for index in 1..=60 {
+            rig.entry(CELL, 1, index, &payload(1, index, 6_000));
+            if rig.random.below(3) > 0 {
+                rig.settle();
+            }
+        }
+        rig.disk.lose_power(&mut rig.random);
+        match rig.reopen() {
+            Ok(seen) => {
+                let found = indexes(&seen, CELL);
+                assert_eq!(found, (1..=found.len() as u64).collect::<Vec<_>>());
+                assert!(seen.iter().all(|(lsn, record)| record.payload == payload(1, lsn.0, 6_000)));
+            }
+            Err(refusal) => {
+                assert!(!matches!(refusal, Refusal::Disk { .. } | Refusal::Contradiction(_)), "{refusal}");
+                refused += 1;
+            }
+        }
+    }
+    assert!((10..140).contains(&refused), "both outcomes are reached: {refused}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use lockstep_wire::{CellId, LogIndex};
 use crate::model::{Model, fold};
 use crate::rig::{CELL, OTHER, Rig, Seen, payload};
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 60;
 const STEPS: u64 = 1_500;
 const CELLS: [CellId; 3] = [CELL, OTHER, CellId(11)];
 

@@ -1,8 +1,8 @@
 //! What a session may believe, and for how long.
 
+use lockstep_wire::Status;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::kind;
-use lockstep_wire::Status;
 use proptest::prelude::*;
 
 use super::*;
@@ -185,6 +185,55 @@ fn a_hold_that_ended_while_the_client_was_away_is_found_missing() {
     rig.settle();
     assert_eq!(rig.losses(), [(taken, Loss::Unknown)]);
     assert!(rig.is_held(kept));
+}
+
+#[test]
+fn holds_that_a_view_does_not_list_are_asked_for_one_by_one() {
+    let mut rig = Rig::new();
+    let key = rig.open(10_000);
+    let calls: Vec<CallId> = (0..4).map(|number| rig.hold(key, &format!("{NAME}{number}"))).collect();
+    rig.cell.claims_max = Some(1);
+    rig.cut();
+    rig.cell.take_away(&format!("{NAME}2"));
+    rig.settle();
+    assert_eq!(rig.losses(), [(calls[2], Loss::Unknown)]);
+    assert!([0, 1, 3].iter().all(|at| rig.is_held(calls[*at])));
+    assert_eq!(rig.cell.heard.iter().filter(|heard| *heard == "Check").count(), 3);
+}
+
+#[test]
+fn a_hold_that_the_cell_ends_is_lost_with_its_reason_and_no_other_is() {
+    let mut rig = Rig::new();
+    let key = rig.open(10_000);
+    let ended = rig.hold(key, NAME);
+    let kept = rig.hold(key, "/ls/demo/other");
+    let claim = rig.cell.take_away(NAME).unwrap();
+    let told = lockstep_wire::reply::Event::HoldEnded {
+        session: claim.session,
+        acquire_id: claim.acquire_id,
+        token: claim.token,
+        reason: EndReason::Revoked,
+        name: NAME,
+    };
+    let connection = rig.connection.unwrap();
+    rig.cell.tell(connection.0, &told);
+    rig.cell.tell(connection.0, &told);
+    rig.settle();
+    assert_eq!(rig.losses(), [(ended, Loss::Ended(EndReason::Revoked))]);
+    assert!(!rig.is_held(ended));
+    assert!(rig.is_held(kept));
+}
+
+#[test]
+fn a_session_that_another_connection_took_over_is_attached_again() {
+    let mut rig = Rig::new();
+    let key = rig.open(10_000);
+    let call = rig.hold(key, NAME);
+    rig.cell.disconnect(rig.connection.unwrap().0);
+    rig.pass_ms(20_000);
+    assert!(rig.cell.heard.contains(&"Attach 1".to_owned()));
+    assert!(rig.is_held(call));
+    assert_eq!(rig.conditions(key), [Condition::Safe]);
 }
 
 proptest! {

@@ -185,7 +185,10 @@ fn bytes_that_are_no_frames_close_the_connection() {
 fn another_cluster_on_a_known_address_is_not_talked_to() {
     let mut rig = Rig::with(|config| config.cluster = lockstep_wire::ClusterId([1; 16]));
     let call = rig.core.get_lock(NAME, rig.now);
-    while let Some((connection, _)) = { rig.pull(); rig.wanted.pop_front() } {
+    while let Some((connection, _)) = {
+        rig.pull();
+        rig.wanted.pop_front()
+    } {
         rig.connection = Some(connection);
         rig.core.on_connected(connection, rig.now);
         rig.pull();

@@ -11,7 +11,9 @@ fn withdraw_after(steps: usize, is_contended: bool, cut_after: Option<usize>) ->
     let mut happened = 0;
     let mut intruder_left = false;
     for step in 0..steps {
-        if step == 8 && let Some(intruder) = intruder {
+        if step == 8
+            && let Some(intruder) = intruder
+        {
             rig.cell.leave(intruder);
             intruder_left = true;
         }

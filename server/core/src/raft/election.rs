@@ -235,6 +235,10 @@ impl Raft {
         if asked.ballot == Ballot::Pre {
             let is_newer = asked.term > self.term;
             let is_granted = is_newer && is_log_new_enough && !insists && !self.is_disk_hung(now);
+            if is_granted {
+                // Whoever says yes lets the other try first, so that slow disks do not split the votes.
+                self.election_at = self.election_at.max(now + self.config.heartbeat);
+            }
             let term = if is_granted { asked.term } else { self.term };
             return self.send_vote_reply(from, asked.ballot, term, is_granted, fx);
         }
@@ -311,11 +315,11 @@ impl Raft {
     }
 
     /// A leader without its disk, or without a majority, leads no more.
-    pub(super) fn step_down_if_unfit(&mut self, now: Time) {
+    pub(super) fn step_down_if_unfit(&mut self, now: Time, fx: &mut Effects) {
         if !self.has_quorum_contact(now) {
             self.step_down("no contact with a majority for an election timeout", now);
         } else if !self.peers.is_empty() && self.is_disk_hung(now) {
-            self.step_down("its disk has not completed a write for an election timeout", now);
+            self.abdicate("its disk has not completed a write for an election timeout", now, fx);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The Raft node of one cell, pure and sans-io (DESIGN sections 4.1 and 4.2).
 //!
 //! Invariant: an effect that comes out is safe to carry out at once; what depends on the disk waits in
-//! [`durability`] until the disk has confirmed it, and nothing that proves leadership waits for a disk.
-//! This file holds the state and says who deals with what: [`birth`] with who the members are,
-//! [`election`] with terms, votes and roles, [`transfer`] with leaving on purpose, [`replication`] with
-//! entries and what is committed, [`round`] with proofs of leadership. Deliberately absent: clocks, disks,
+//! `durability` until the disk has confirmed it, and nothing that proves leadership waits for a disk.
+//! This file holds the state and says who deals with what: `birth` with who the members are,
+//! `election` with terms, votes and roles, `transfer` with leaving on purpose, `replication` with
+//! entries and what is committed, `round` with proofs of leadership. Deliberately absent: clocks, disks,
 //! sockets, randomness beyond the seed, and what an entry means. Snapshots would move the log's base,
-//! learners and changes of membership would make [`Peer`]s come and go; none of them is here yet.
+//! learners and changes of membership would make `Peer`s come and go; none of them is here yet.
 
 mod birth;
 mod durability;
@@ -303,49 +303,35 @@ impl Raft {
 
     /// A member said something.
     pub fn on_message(&mut self, from: NodeId, message: &PeerMessage<'_>, now: Time, fx: &mut Effects) {
+        let is_accepted = self.accepts(from);
         match message {
             PeerMessage::CellHello(hello) => self.on_hello(from, hello, now, fx),
             PeerMessage::Refused { reason } => self.on_refused(from, *reason, fx),
             PeerMessage::Manifest(manifest) => self.on_manifest(from, manifest, now, fx),
             PeerMessage::ManifestStored { birth } => self.on_manifest_stored(from, *birth, now, fx),
             PeerMessage::Born { birth } => self.on_born(from, *birth, now, fx),
+            PeerMessage::Vote { ballot, term, last_index, last_term } if is_accepted => {
+                let asked = election::Asked { ballot: *ballot, term: *term, last: (*last_term, *last_index) };
+                self.on_vote(from, asked, now, fx);
+            }
+            PeerMessage::VoteReply { ballot, term, is_granted } if is_accepted => {
+                self.on_vote_reply(from, *ballot, *term, *is_granted, now, fx);
+            }
+            PeerMessage::TakeOver { term } if is_accepted => self.on_take_over(from, *term, now, fx),
+            PeerMessage::Append(append) if is_accepted => self.on_append(from, append, now, fx),
+            PeerMessage::AppendReply { term, outcome } if is_accepted => {
+                self.on_append_reply(from, *term, *outcome, now, fx);
+            }
+            // From somebody who has not shown to be the member that the cell was born with.
             PeerMessage::Vote { .. }
             | PeerMessage::VoteReply { .. }
             | PeerMessage::TakeOver { .. }
             | PeerMessage::Append(_)
-            | PeerMessage::AppendReply { .. } => {
-                if self.accepts(from) {
-                    self.on_raft_message(from, message, now, fx);
-                }
-            }
+            | PeerMessage::AppendReply { .. } => {}
             // Between the cells above.
             PeerMessage::Digest { .. } | PeerMessage::DigestDisagrees { .. } => {}
         }
         self.tick_stop(now, fx);
-    }
-
-    fn on_raft_message(&mut self, from: NodeId, message: &PeerMessage<'_>, now: Time, fx: &mut Effects) {
-        match message {
-            PeerMessage::Vote { ballot, term, last_index, last_term } => {
-                let asked = election::Asked { ballot: *ballot, term: *term, last: (*last_term, *last_index) };
-                self.on_vote(from, asked, now, fx);
-            }
-            PeerMessage::VoteReply { ballot, term, is_granted } => {
-                self.on_vote_reply(from, *ballot, *term, *is_granted, now, fx);
-            }
-            PeerMessage::TakeOver { term } => self.on_take_over(from, *term, now, fx),
-            PeerMessage::Append(append) => self.on_append(from, append, now, fx),
-            PeerMessage::AppendReply { term, outcome } => {
-                self.on_append_reply(from, *term, *outcome, now, fx);
-            }
-            PeerMessage::CellHello(_)
-            | PeerMessage::Refused { .. }
-            | PeerMessage::Manifest(_)
-            | PeerMessage::ManifestStored { .. }
-            | PeerMessage::Born { .. }
-            | PeerMessage::Digest { .. }
-            | PeerMessage::DigestDisagrees { .. } => unreachable!("dealt with where messages come in"),
-        }
     }
 
     /// A member's beat.

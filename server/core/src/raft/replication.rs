@@ -47,7 +47,7 @@ impl Raft {
     }
 
     pub(super) fn tick_leader(&mut self, now: Time, fx: &mut Effects) {
-        self.step_down_if_unfit(now);
+        self.step_down_if_unfit(now, fx);
         if self.role != Role::Leader {
             return;
         }

@@ -48,17 +48,30 @@ impl Raft {
         self.stop = Some(Stop { until: now + self.config.election_max, is_done: false });
         self.election_at = Time::NEVER;
         if self.role == Role::Leader {
-            let reachable = (0..self.peers.len()).filter(|at| self.is_reachable(*at));
-            let best = reachable.max_by_key(|at| self.peers[*at].progress.matched);
             self.leading.transfer = None;
-            match best {
-                Some(at) => {
-                    self.transfer(self.peers[at].node, now, fx);
+            match self.successor() {
+                Some(node) => {
+                    self.transfer(node, now, fx);
                 }
                 None => self.step_down("this node stops", now),
             }
         }
         self.tick_stop(now, fx);
+    }
+
+    /// The reachable follower whose disk has the most.
+    fn successor(&self) -> Option<NodeId> {
+        let reachable = (0..self.peers.len()).filter(|at| self.is_reachable(*at));
+        let best = reachable.max_by_key(|at| self.peers[*at].progress.matched);
+        best.map(|at| self.peers[at].node)
+    }
+
+    /// A leader that cannot go on names a successor, which need not wait for the others' patience.
+    pub(super) fn abdicate(&mut self, reason: &'static str, now: Time, fx: &mut Effects) {
+        if let Some(node) = self.successor() {
+            fx.send(node, Lane::Control, self.config.cell, &PeerMessage::TakeOver { term: self.term });
+        }
+        self.step_down(reason, now);
     }
 
     /// The target has the whole log: it may campaign.

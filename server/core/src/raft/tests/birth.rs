@@ -1,10 +1,12 @@
 //! How a cell is born, and whom it does not let in.
 
 use expect_test::expect;
-use lockstep_wire::{LogIndex, NodeId, Term};
+use lockstep_wire::peer::{Ballot, CellHello, Manifest, MemberIncarnation, PeerMessage};
+use lockstep_wire::{BirthId, Incarnation, LogIndex, NodeId, Rows, Term};
 
-use super::cluster::Cluster;
-use crate::Span;
+use super::super::{Raft, RaftConfig, Restored};
+use super::cluster::{CELL, Cluster};
+use crate::{Effect, Effects, Span, Time};
 
 #[test]
 fn lowest_member_gives_birth_once_it_knows_everybody() {
@@ -205,4 +207,94 @@ fn unborn_cell_says_whom_it_waits_for() {
     let reports: Vec<String> = cluster.member(1).reports.iter().cloned().collect();
     expect!["cell 7 is unborn: waiting for node 2 to say who it is and to store the list of members; nothing was acknowledged yet"].assert_eq(&reports.join("\n"));
     assert_eq!(cluster.raft(1).role_name(), "unborn");
+}
+
+#[test]
+fn second_manifest_is_refused() {
+    let mut cluster = Cluster::serving(3, 7);
+    let members: Vec<MemberIncarnation> = cluster
+        .members
+        .iter()
+        .map(|member| MemberIncarnation { node: member.node, incarnation: member.incarnation })
+        .collect();
+    let second = Manifest { birth: BirthId([9; 16]), members: Rows::Slice(&members) };
+    cluster.begin_trace();
+    cluster.step(NodeId(2), |raft, now, fx| {
+        raft.on_message(NodeId(1), &PeerMessage::Manifest(second), now, fx);
+    });
+    let trace = cluster.end_trace();
+    assert!(trace.contains("2>1  refused OtherBirth") && !trace.contains("log"), "{trace}");
+}
+
+#[test]
+fn what_a_stranger_says_about_the_log_is_ignored() {
+    let mut cluster = Cluster::serving(3, 8);
+    let leader = cluster.serving_leader().unwrap();
+    let follower = NodeId(if leader.0 == 2 { 3 } else { 2 });
+    let vote = PeerMessage::Vote {
+        ballot: Ballot::TakeOver,
+        term: Term(99),
+        last_index: LogIndex(99),
+        last_term: Term(98),
+    };
+    cluster.disconnect(NodeId(1), follower, false);
+    cluster.run_for(Span::from_ms(1));
+    cluster.begin_trace();
+    for stranger in [NodeId(1), NodeId(77)] {
+        cluster.step(follower, |raft, now, fx| raft.on_message(stranger, &vote, now, fx));
+        assert!(!cluster.raft(follower.0).accepts(stranger));
+    }
+    assert_eq!(cluster.end_trace(), "");
+    assert_eq!(cluster.raft(follower.0).term(), Term(1));
+}
+
+#[test]
+fn other_list_of_members_is_refused() {
+    let mut cluster = Cluster::serving(3, 9);
+    let hello = CellHello {
+        incarnation: cluster.members[2].incarnation,
+        members_hash: 1,
+        birth: None,
+        is_born: false,
+    };
+    cluster.begin_trace();
+    cluster.step(NodeId(1), |raft, now, fx| {
+        raft.on_message(NodeId(3), &PeerMessage::CellHello(hello), now, fx);
+    });
+    assert!(cluster.end_trace().contains("1>3  refused OtherMembers"));
+    assert!(!cluster.raft(1).accepts(NodeId(3)));
+}
+
+#[test]
+fn members_configured_otherwise_than_born_stop_the_node() {
+    let config = |members: &[u16]| RaftConfig {
+        cell: CELL,
+        node: NodeId(1),
+        members: members.iter().copied().map(NodeId).collect(),
+        incarnation: Incarnation([1; 16]),
+        birth_id: BirthId([1; 16]),
+        heartbeat: Span::from_ms(50),
+        election_min: Span::from_ms(500),
+        election_max: Span::from_ms(1_000),
+        seed: 1,
+        blank: Vec::new(),
+        cache_bytes_max: 0,
+        inflight_bytes_max: 0,
+        round_pace: Span::from_ms(3),
+    };
+    let mut fx = Effects::new();
+    let mut raft = Raft::new(config(&[1]), Restored::new(), Time(0));
+    raft.on_tick(raft.deadline(), &mut fx);
+    let mut restored = Restored::new();
+    for effect in fx.list() {
+        if let Effect::Append { append: _, head, payload } = effect {
+            restored.on_record(*head, &fx.bytes()[payload.clone()]);
+        }
+    }
+    fx.clear();
+    let mut raft = Raft::new(config(&[1, 2]), restored, Time(0));
+    raft.on_tick(raft.deadline(), &mut fx);
+    assert!(fx.list().iter().any(|effect| {
+        matches!(effect, Effect::Halt(halt) if halt.reason.contains("the configured members are not those"))
+    }));
 }

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use lockstep_wire::peer::kind;
-use lockstep_wire::{NodeId, Term};
+use lockstep_wire::{LogIndex, NodeId, Term};
 
 use super::cluster::{Cluster, ELECTION_MAX};
 use crate::{Span, Time};
@@ -116,6 +116,24 @@ fn crashed_leader_is_replaced_within_milliseconds_whoever_notices_first() {
 }
 
 #[test]
+fn crashed_leader_is_replaced_quickly_although_disks_are_slower_than_the_stagger() {
+    for seed in 0..500 {
+        let mut cluster = Cluster::serving(5, seed);
+        let leader = cluster.serving_leader().unwrap();
+        cluster.faults.duplicate = 1;
+        for node in cluster.nodes() {
+            let slow = Span(cluster.random.below(20_000_000));
+            cluster.member(node.0).disk_delay = slow;
+        }
+        let crashed_at = cluster.now;
+        cluster.crash(leader);
+        cluster.run_until(SECOND, "no new leader", |cluster| cluster.serving_leader().is_some());
+        let took = cluster.now.since(crashed_at);
+        assert!(took < Span::from_ms(150), "seed {seed}: {took}");
+    }
+}
+
+#[test]
 fn leader_that_restarts_at_once_does_not_block_the_cell() {
     let mut cluster = Cluster::serving(3, 3);
     let leader = cluster.serving_leader().unwrap();
@@ -144,26 +162,47 @@ fn survivors_of_a_silent_leader_elect_one_for_every_seed() {
 
 #[test]
 fn flapping_member_changes_neither_leader_nor_term() {
-    let mut cluster = Cluster::serving(3, 4);
-    let leader = cluster.serving_leader().unwrap();
-    let term = cluster.raft(leader.0).term();
-    let flapping = NodeId(if leader.0 == 3 { 2 } else { 3 });
-    for round in 0u64..400 {
-        let others: Vec<NodeId> = cluster.nodes().into_iter().filter(|node| *node != flapping).collect();
-        for peer in &others {
-            cluster.disconnect(flapping, *peer, round % 2 == 0);
+    for (peers, has_load) in [("all", true), ("all", false), ("leader", true), ("leader", false)] {
+        let mut cluster = Cluster::serving(3, 4);
+        let leader = cluster.serving_leader().unwrap();
+        let term = cluster.raft(leader.0).term();
+        let flapping = NodeId(if leader.0 == 3 { 2 } else { 3 });
+        let mut others = cluster.nodes();
+        others.retain(|node| *node != flapping && (peers == "all" || *node == leader));
+        for round in 0u64..200 {
+            for peer in &others {
+                cluster.disconnect(flapping, *peer, round % 2 == 0);
+            }
+            for _ in 0..5 {
+                if has_load {
+                    cluster.propose(leader, b"work");
+                }
+                cluster.run_for(Span::from_ms(100 + 30 * (round % 7)));
+            }
+            for peer in &others {
+                cluster.connect(flapping, *peer);
+            }
+            cluster.run_for(Span::from_ms(100 + 40 * (round % 20)));
         }
-        for _ in 0..5 {
-            cluster.propose(leader, b"work");
-            cluster.run_for(Span::from_ms(100 + 30 * (round % 7)));
-        }
-        for peer in &others {
-            cluster.connect(flapping, *peer);
-        }
-        cluster.run_for(Span::from_ms(100 + 40 * (round % 20)));
+        assert_eq!(cluster.serving_leader(), Some(leader), "{peers} {has_load}");
+        assert!(cluster.nodes().iter().all(|node| cluster.raft(node.0).term() == term));
+        assert_eq!(cluster.oracle().leaders.len(), 1);
     }
+}
+
+#[test]
+fn member_that_does_not_hear_the_leader_deposes_it_with_nobodys_help() {
+    // The link stays up and only this direction is silent, for longer than any timeout.
+    let mut cluster = Cluster::serving(3, 14);
+    let leader = cluster.serving_leader().unwrap();
+    let deaf = NodeId(if leader.0 == 3 { 2 } else { 3 });
+    cluster.cut.insert((leader, deaf));
+    cluster.run_for(Span::from_ms(20_000));
+    assert_eq!(cluster.raft(deaf.0).role_name(), "pre-candidate");
+    cluster.cut.clear();
+    cluster.run_for(SECOND);
     assert_eq!(cluster.serving_leader(), Some(leader));
-    assert!(cluster.nodes().iter().all(|node| cluster.raft(node.0).term() == term));
+    assert_eq!(cluster.raft(deaf.0).leader(), Some(leader));
     assert_eq!(cluster.oracle().leaders.len(), 1);
 }
 
@@ -304,7 +343,7 @@ fn leader_with_a_hung_disk_steps_down_and_does_not_come_back_before_its_disk() {
     cluster.member(leader.0).is_disk_stuck = true;
     cluster.begin_trace();
     cluster.propose(leader, b"x");
-    cluster.run_for(Span::from_ms(3_000));
+    cluster.run_for(Span::from_ms(1_200));
     let deposed = format!("{leader}    deposed in term 1: its disk");
     assert!(cluster.end_trace().contains(&deposed));
     let new = cluster.serving_leader().expect("another leads");
@@ -316,6 +355,27 @@ fn leader_with_a_hung_disk_steps_down_and_does_not_come_back_before_its_disk() {
     assert_eq!(cluster.serving_leader(), None, "the hung one neither votes nor campaigns");
     cluster.unstick_disk(leader.0);
     cluster.run_until_serving(Span::from_ms(3_000));
+}
+
+#[test]
+fn paused_leader_is_replaced_and_proves_nothing_afterwards() {
+    for seed in 0..100 {
+        let mut cluster = Cluster::serving(3, seed);
+        let leader = cluster.serving_leader().unwrap();
+        cluster.member(leader.0).paused_until = cluster.now + Span::from_ms(4_000);
+        // Asked for just before the pause; its answers wait in the socket.
+        cluster.ask_round(leader, super::super::Urgency::Now);
+        cluster.ask_round(leader, super::super::Urgency::Now);
+        cluster.run_until(Span::from_ms(2_000), "nobody took over", |cluster| {
+            cluster.serving_leader().is_some_and(|new| new != leader)
+        });
+        let new = cluster.serving_leader().unwrap();
+        cluster.propose(new, b"x");
+        cluster.run_for(Span::from_ms(4_000));
+        assert!(!cluster.raft(leader.0).is_leader());
+        assert_eq!(cluster.raft(leader.0).leader(), Some(new));
+        assert_eq!(cluster.raft(leader.0).committed(), LogIndex(3));
+    }
 }
 
 #[test]

@@ -16,6 +16,8 @@ use crate::RecordKind;
 pub(super) struct Oracle {
     pub(super) leaders: BTreeMap<Term, NodeId>,
     pub(super) committed: Vec<(Term, Vec<u8>)>,
+    /// The newest term in which each of them can have been committed.
+    pub(super) committed_in: Vec<Term>,
     pub(super) rounds_confirmed: usize,
     pub(super) truncations: usize,
     pub(super) conflicts: usize,
@@ -33,6 +35,16 @@ impl Cluster {
         let later = member.rounds.split_off(&RoundId(round.0 + 1));
         for (round, index) in std::mem::replace(&mut member.rounds, later) {
             assert!(member.applied >= index.0, "round {round} of {node} reads an old state");
+        }
+    }
+
+    /// A leader has what was committed in earlier terms.
+    pub(super) fn check_completeness(&self, raft: &Raft) {
+        let committed = self.oracle.committed.iter().zip(&self.oracle.committed_in);
+        for (at, ((term, _), committed_in)) in committed.enumerate() {
+            let index = LogIndex(at as u64 + 1);
+            let has_it = raft.log.term_at(index) == Some(*term);
+            assert!(has_it || *committed_in >= raft.term(), "leader completeness at {index}");
         }
     }
 

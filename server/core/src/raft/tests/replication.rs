@@ -285,3 +285,55 @@ fn directory_rolled_back_to_an_older_copy_is_reported_when_it_shows() {
     let reports = cluster.member(leader.0).reports.clone();
     assert!(reports.iter().any(|report| report.contains("rolled back")), "{reports:?}");
 }
+
+#[test]
+fn entry_of_an_older_term_is_not_committed_by_counting() {
+    // Raft, figure 8: it would not be safe even on a majority of disks before the own term's entry is.
+    let mut cluster = Cluster::serving(3, 11);
+    let (leader, followers) = roles(&cluster);
+    for node in &followers {
+        cluster.crash(*node);
+    }
+    cluster.propose(leader, b"old");
+    cluster.run_for(Span::from_ms(1));
+    cluster.crash(leader);
+    cluster.start_all();
+    // The log with more in it wins; the other disks confirm entry by entry.
+    cluster.run_until(Span::from_ms(5_000), "nobody serves", |cluster| {
+        let is_counted = cluster.nodes().iter().any(|node| cluster.raft(node.0).committed() == LogIndex(2));
+        assert!(!is_counted, "the old entry was committed alone");
+        cluster.serving_leader().is_some()
+    });
+    assert_eq!(cluster.serving_leader(), Some(leader));
+    assert_eq!(cluster.raft(leader.0).committed(), LogIndex(3));
+}
+
+#[test]
+fn long_conflicting_suffix_is_found_in_few_messages() {
+    let mut cluster = Cluster::serving(3, 12);
+    let (old, _) = roles(&cluster);
+    cluster.isolate(old);
+    for _ in 0..200 {
+        cluster.propose(old, b"lost");
+    }
+    cluster.run_until(Span::from_ms(5_000), "no new leader", |cluster| {
+        cluster.serving_leader().is_some_and(|new| new != old)
+    });
+    let (new, followers) = roles(&cluster);
+    for _ in 0..300 {
+        cluster.propose(new, b"kept");
+    }
+    cluster.run_for(Span::from_ms(20));
+    // The next leader begins to look at its own end, far from where they part.
+    let next = followers.into_iter().find(|node| *node != old).unwrap();
+    cluster.step(new, |raft, now, fx| raft.transfer(next, now, fx));
+    cluster.run_for(Span::from_ms(20));
+    assert_eq!(cluster.serving_leader(), Some(next));
+    let conflicts = cluster.oracle().conflicts;
+    cluster.cut.clear();
+    cluster.disconnect(old, next, false);
+    cluster.connect(old, next);
+    cluster.run_for(Span::from_ms(20));
+    assert_eq!(cluster.raft(old.0).durable(), cluster.raft(next.0).last_index());
+    assert_eq!(cluster.oracle().conflicts - conflicts, 1);
+}

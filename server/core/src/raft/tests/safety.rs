@@ -71,6 +71,9 @@ fn run(count: u16, seed: u64) -> Cluster {
     for turn in 0..120 {
         disturb(&mut cluster, count);
         for node in cluster.nodes() {
+            if cluster.is_paused(node) {
+                continue;
+            }
             if cluster.random.is_percent(70) {
                 let mut payload = format!("{seed}.{turn}.{node}").into_bytes();
                 payload.resize(if has_small_cache { 9_000 } else { payload.len() }, b' ');
@@ -92,7 +95,7 @@ fn run(count: u16, seed: u64) -> Cluster {
 fn disturb(cluster: &mut Cluster, count: u16) {
     let pick = |cluster: &mut Cluster| NodeId(1 + u16::try_from(cluster.random.below(count.into())).unwrap());
     let (a, b) = (pick(cluster), pick(cluster));
-    match cluster.random.below(24) {
+    match cluster.random.below(27) {
         0 | 1 if cluster.member(a.0).raft.is_some() => cluster.crash(a),
         2..=5 if cluster.member(a.0).raft.is_none() => cluster.start(a),
         6 => cluster.isolate(a),
@@ -103,11 +106,15 @@ fn disturb(cluster: &mut Cluster, count: u16) {
         13..=15 if a != b && cluster.member(a.0).raft.is_some() && cluster.member(b.0).raft.is_some() => {
             cluster.connect(a, b);
         }
-        16 => {
+        16 if !cluster.is_paused(a) => {
             cluster.step(a, |raft, now, fx| raft.transfer(b, now, fx));
         }
         17 => cluster.member(a.0).is_disk_stuck = true,
         18 | 19 => cluster.unstick_disk(a.0),
+        20 | 21 => {
+            let pause = Span(cluster.random.below(3_000_000_000));
+            cluster.member(a.0).paused_until = cluster.now + pause;
+        }
         _ => {}
     }
 }
@@ -119,6 +126,7 @@ fn heal_and_demand_progress(cluster: &mut Cluster, seed: u64) {
         if cluster.member(node.0).raft.is_none() {
             cluster.start(node);
         }
+        cluster.member(node.0).paused_until = cluster.now;
         cluster.unstick_disk(node.0);
         cluster.member(node.0).disk_delay = Span(100_000);
     }
