@@ -13,6 +13,9 @@ use super::restore::StoredManifest;
 use super::{Raft, RaftConfig, RaftEvent};
 use crate::{Effect, Effects, Lane, RecordHead, RecordKind, Report, Span, Time};
 
+/// Hellos from before the birth that a link may bring without anybody being told: what a cut link held back comes
+/// all at once.
+const HELLOS_FROM_BEFORE_MAX: u8 = 8;
 /// How often an unborn cell says what it waits for.
 const UNBORN_REPORT: Span = Span::from_ms(10_000);
 
@@ -70,7 +73,7 @@ impl StoredManifest {
 }
 
 /// FNV-1a over the ids: it has to be the same everywhere, not hard to find a collision for.
-fn members_hash(members: &[NodeId]) -> u64 {
+pub(super) fn members_hash(members: &[NodeId]) -> u64 {
     members.iter().flat_map(|node| node.0.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
@@ -133,6 +136,9 @@ impl Raft {
             self.peers[at].is_refused = true;
             return self.refuse(from, reason, fx);
         }
+        if hello.birth.is_none() && self.is_born() {
+            return self.on_hello_from_before(at, fx);
+        }
         // Whoever says hello again has not got the answer.
         let sent_at = self.peers[at].hello_sent_at;
         let is_again = self.peers[at].hello.is_some();
@@ -158,8 +164,23 @@ impl Raft {
             return Some(if is_surely_unborn { PeerRefusal::Unborn } else { PeerRefusal::OtherIncarnation });
         }
         let is_other = hello.birth.is_some_and(|birth| birth != manifest.birth);
-        let is_forgotten = hello.birth.is_none() && self.birth.is_born;
-        (is_other || is_forgotten).then_some(PeerRefusal::OtherBirth)
+        is_other.then_some(PeerRefusal::OtherBirth)
+    }
+
+    /// A hello from before the manifest, and the cell is born: the birth overtook it, or the member's directory was
+    /// rolled back. Of a member that was let in on this link it is stale; another one is not let in by it, and is
+    /// said hello to until it says more. Whoever has nothing more to say is named after a while.
+    fn on_hello_from_before(&mut self, at: usize, fx: &mut Effects) {
+        let peer = &mut self.peers[at];
+        if peer.hello.is_some() {
+            return;
+        }
+        peer.hellos_from_before = peer.hellos_from_before.saturating_add(1);
+        if peer.hellos_from_before > HELLOS_FROM_BEFORE_MAX {
+            let node = peer.node;
+            let reason = refusal_sentence(self.config.cell, node, PeerRefusal::OtherBirth);
+            fx.push(Effect::Report(Report::Refused { peer: node, reason }));
+        }
     }
 
     fn refuse(&mut self, peer: NodeId, reason: PeerRefusal, fx: &mut Effects) {

@@ -101,6 +101,8 @@ struct Peer {
     is_refused: bool,
     /// It will not talk to this node.
     is_refusing: bool,
+    /// How many hellos from before the birth it has said on this link since the cell was born.
+    hellos_from_before: u8,
     hello_sent_at: Option<Time>,
     /// It has stored the manifest.
     is_confirmed: bool,
@@ -176,6 +178,7 @@ impl Raft {
             hello: None,
             is_refused: false,
             is_refusing: false,
+            hellos_from_before: 0,
             hello_sent_at: None,
             is_confirmed: false,
             progress: Progress::default(),
@@ -293,6 +296,7 @@ impl Raft {
         peer.hello = None;
         peer.is_refused = false;
         peer.is_refusing = false;
+        peer.hellos_from_before = 0;
         peer.hello_sent_at = None;
         peer.progress.probe();
         let node = peer.node;

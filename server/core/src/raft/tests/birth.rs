@@ -1,11 +1,12 @@
 //! How a cell is born, and whom it does not let in.
 
 use expect_test::expect;
-use lockstep_wire::peer::{Ballot, CellHello, Manifest, MemberIncarnation, PeerMessage};
+use lockstep_wire::peer::{Ballot, CellHello, Manifest, MemberIncarnation, PeerMessage, kind};
 use lockstep_wire::{BirthId, Incarnation, LogIndex, NodeId, Rows, Term};
 
 use super::super::{Raft, RaftConfig, Restored};
 use super::cluster::{CELL, Cluster};
+use crate::raft::birth::members_hash;
 use crate::{Effect, Effects, Span, Time};
 
 #[test]
@@ -297,4 +298,27 @@ fn members_configured_otherwise_than_born_stop_the_node() {
     assert!(fx.list().iter().any(|effect| {
         matches!(effect, Effect::Halt(halt) if halt.reason.contains("the configured members are not those"))
     }));
+}
+
+#[test]
+fn hello_that_the_birth_overtook_does_not_part_two_members_for_good() {
+    let mut cluster = Cluster::serving(3, 12);
+    let early = CellHello {
+        incarnation: cluster.member(2).incarnation,
+        members_hash: members_hash(&cluster.nodes()),
+        birth: None,
+        is_born: false,
+    };
+    cluster.step(NodeId(3), |raft, now, fx| raft.on_hello(NodeId(2), &early, now, fx));
+    assert!(cluster.raft(3).accepts(NodeId(2)), "it has said more than that already");
+    cluster.disconnect(NodeId(2), NodeId(3), false);
+    cluster.run_for(Span::from_ms(1));
+    cluster.muted.insert((NodeId(2), kind::CELL_HELLO));
+    cluster.connect(NodeId(2), NodeId(3));
+    cluster.run_for(Span::from_ms(1));
+    cluster.step(NodeId(3), |raft, now, fx| raft.on_hello(NodeId(2), &early, now, fx));
+    assert!(!cluster.raft(3).accepts(NodeId(2)), "it may have forgotten what it stored");
+    cluster.muted.clear();
+    cluster.run_for(Span::from_ms(2_000));
+    assert!(cluster.raft(3).accepts(NodeId(2)));
 }

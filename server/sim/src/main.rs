@@ -1,0 +1,92 @@
+//! `lockstep-sim`: replays one run, or searches for one that breaks a rule.
+//!
+//! Invariant: what is printed about a run depends on its seed alone; only the progress of a search looks at the wall
+//! clock. Deliberately absent: everything else; see the library.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use lockstep_sim::search::{self, Budget, Failure};
+use lockstep_sim::world::trace::Trace;
+
+/// Lockstep's deterministic simulator.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// Replays the run of this seed, or begins a search with it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Prints one line for every event of the run.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Runs the seed twice and compares the traces.
+    #[arg(long, requires = "seed")]
+    twice: bool,
+    /// Searches so many seeds.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Searches for so many minutes.
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Searches until so many hours were simulated.
+    #[arg(long)]
+    hours: Option<u64>,
+    /// Threads; as many as there are cores unless said otherwise.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let is_search = arguments.seeds.is_some() || arguments.minutes.is_some() || arguments.hours.is_some();
+    match arguments.seed {
+        Some(seed) if !is_search => replay(seed, &arguments),
+        first => hunt(first.unwrap_or(1), &arguments),
+    }
+}
+
+fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
+    let trace = if arguments.trace { Trace::printed() } else { Trace::silent() };
+    match search::run(seed, trace) {
+        Ok(summary) => {
+            println!("seed {seed}: {}", search::describe(&summary));
+            if arguments.twice {
+                let again = search::run(seed, Trace::silent()).map(|again| again.hash);
+                if again != Ok(summary.hash) {
+                    println!("seed {seed}: the second run differs: {again:?}");
+                    return ExitCode::FAILURE;
+                }
+                println!("seed {seed}: the second run is the same");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(failure) => report(&failure),
+    }
+}
+
+fn hunt(first: u64, arguments: &Arguments) -> ExitCode {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let budget = Budget {
+        first,
+        seeds: arguments.seeds,
+        wall: arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes)),
+        simulated: arguments.hours.map(|hours| Duration::from_secs(3_600 * hours)),
+        threads: arguments.threads.unwrap_or(cores),
+    };
+    let began = std::time::Instant::now();
+    let elapsed = move || began.elapsed();
+    let outcome = search::search(&budget, &elapsed, &mut |progress| eprintln!("{progress}"));
+    match outcome {
+        Ok(total) => {
+            println!("no violation: {total}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => report(&failure),
+    }
+}
+
+fn report(failure: &Failure) -> ExitCode {
+    println!("{failure}");
+    ExitCode::FAILURE
+}

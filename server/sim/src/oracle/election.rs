@@ -1,0 +1,83 @@
+//! At most one leader in a term, who has all that was committed (Raft, figure 3, "election safety" and "leader
+//! completeness").
+//!
+//! Deliberately absent: how long an election takes; progress is demanded at the end of a run.
+
+use std::collections::BTreeMap;
+
+use lockstep_wire::{LogIndex, NodeId, Term};
+
+use super::commitment::Commitment;
+use super::{Verdict, violated};
+
+/// The leaders of one cell.
+#[derive(Debug, Default)]
+pub struct Elections {
+    leaders: BTreeMap<Term, NodeId>,
+}
+
+impl Elections {
+    /// Terms that had a leader.
+    pub fn count(&self) -> usize {
+        self.leaders.len()
+    }
+
+    /// The newest term that had a leader, and the leader.
+    pub fn newest(&self) -> Option<(Term, NodeId)> {
+        self.leaders.last_key_value().map(|(term, node)| (*term, *node))
+    }
+
+    /// A node leads. `entry_term` tells the term of its own log's entries.
+    ///
+    /// # Errors
+    /// Another one leads in the same term, or it lacks what was committed.
+    pub fn on_leading(
+        &mut self,
+        node: NodeId,
+        term: Term,
+        commitment: &Commitment,
+        entry_term: impl FnOnce(LogIndex) -> Option<Term>,
+    ) -> Verdict {
+        let first = *self.leaders.entry(term).or_insert(node);
+        if first != node {
+            return violated(
+                "one leader a term (contract 8)",
+                format!("node {node} leads in term {term}, which node {first} has led"),
+            );
+        }
+        let (last, last_term) = (commitment.last(), commitment.last_term());
+        let own = if last == LogIndex(0) { Some(last_term) } else { entry_term(last) };
+        if own != Some(last_term) {
+            return violated(
+                "a leader has all that was committed (contract 8)",
+                format!(
+                    "node {node} leads in term {term}; entry {last} was committed in term {last_term}, and it has {own:?} there"
+                ),
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_leaders_of_a_term_are_seen() {
+        let mut elections = Elections::default();
+        let none = Commitment::default();
+        assert_eq!(elections.on_leading(NodeId(1), Term(2), &none, |_| None), Ok(()));
+        assert_eq!(elections.on_leading(NodeId(1), Term(2), &none, |_| None), Ok(()));
+        assert!(elections.on_leading(NodeId(2), Term(2), &none, |_| None).is_err());
+    }
+
+    #[test]
+    fn a_leader_without_what_was_committed_is_seen() {
+        let mut log = Commitment::default();
+        log.on_applied(NodeId(1), LogIndex(1), Term(1), b"a").unwrap();
+        let mut elections = Elections::default();
+        assert!(elections.on_leading(NodeId(2), Term(2), &log, |_| None).is_err());
+        assert!(elections.on_leading(NodeId(2), Term(2), &log, |_| Some(Term(1))).is_ok());
+    }
+}

@@ -1,0 +1,39 @@
+//! Judges of a run, each in a file of its own: the contract (DESIGN section 1) as code.
+//!
+//! Invariant: a judge looks at what clients were told, at what entries committed and at what true time it is, and
+//! at nothing of how that came about; an outcome that nobody was told is unknown, not a failure. Deliberately
+//! absent: linearizability in general, watches and bounds of expiry.
+
+pub mod commitment;
+pub mod durability;
+pub mod election;
+pub mod exclusion;
+pub mod expiry;
+pub mod line;
+pub mod reading;
+pub mod token;
+
+use std::fmt;
+
+/// A rule that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which, with its place in the contract.
+    pub rule: &'static str,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.detail)
+    }
+}
+
+/// What a judge says.
+pub type Verdict = Result<(), Violation>;
+
+/// A violation of a rule.
+pub(crate) fn violated<T>(rule: &'static str, detail: String) -> Result<T, Violation> {
+    Err(Violation { rule, detail })
+}

@@ -1,0 +1,30 @@
+//! Known-bad drivers, to prove that the judges see (DESIGN section 7, "Mutation check").
+//!
+//! Invariant: each of them breaks what a driver owes the real parts, never the parts themselves; a run without a
+//! defect does not look at this. Deliberately absent: defects inside the core, the log or the client.
+
+/// What a driver does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// Appends are reported durable before the disk has them.
+    DurableBeforeWritten,
+    /// A drain is answered before the input that was waiting.
+    DrainWithoutInput,
+    /// After a restart the term and the vote are not read back.
+    HardStateForgotten,
+    /// The directory is reported synced and is not.
+    DirectorySyncSkipped,
+    /// The clients' clock stands still while their machine is suspended, as a monotonic clock would.
+    ClientClockStands,
+}
+
+impl Defect {
+    /// All of them.
+    pub const ALL: [Defect; 5] = [
+        Defect::DurableBeforeWritten,
+        Defect::DrainWithoutInput,
+        Defect::HardStateForgotten,
+        Defect::DirectorySyncSkipped,
+        Defect::ClientClockStands,
+    ];
+}

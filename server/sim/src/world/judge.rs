@@ -1,0 +1,237 @@
+//! What the judges are shown, and the first thing they object to.
+//!
+//! Invariant: every entry that any replica applies is shown once, in order, together with what the reference model
+//! makes of it; the real table is compared with the model wherever both stand at the same entry. Deliberately absent:
+//! the rules; those are in `oracle`.
+
+use std::collections::BTreeMap;
+
+use lockstep_core::Cell;
+use lockstep_core::table::{Limits, Outcome};
+use lockstep_wire::entry::Command;
+use lockstep_wire::reply::EndReason;
+use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, RequestId, SessionId, Term};
+
+use crate::oracle::commitment::Commitment;
+use crate::oracle::durability::Acknowledgements;
+use crate::oracle::election::Elections;
+use crate::oracle::exclusion::Resources;
+use crate::oracle::line::Lines;
+use crate::oracle::reading::Readings;
+use crate::oracle::token::Tokens;
+use crate::oracle::{Verdict, Violation, violated};
+use crate::reference::Model;
+use crate::reference::compare::compare;
+
+/// A replica's own log, as its driver has seen it grow: entry `i + 1` by term and payload.
+pub(super) type Mirror = Vec<(Term, Vec<u8>)>;
+
+/// The judges of one cell.
+#[derive(Debug)]
+pub(super) struct CellJudges {
+    pub(super) commitment: Commitment,
+    pub(super) elections: Elections,
+    pub(super) acknowledgements: Acknowledgements,
+    pub(super) readings: Readings,
+    lines: Lines,
+    model: Model,
+}
+
+/// The end of a session by a committed entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    /// Of which cell.
+    pub cell: CellId,
+    /// Which session.
+    pub session: SessionId,
+    /// Why.
+    pub reason: EndReason,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Judges {
+    cells: BTreeMap<CellId, CellJudges>,
+    pub(super) resources: Resources,
+    pub(super) tokens: Tokens,
+    /// Sessions that have ended since somebody looked.
+    pub(super) endings: Vec<Ending>,
+    violation: Option<Violation>,
+    /// Entries that any replica was the first to apply.
+    pub(super) entries: u64,
+}
+
+impl Judges {
+    /// Judges of cells numbered from 0 on.
+    pub(super) fn new(cells: u16, epoch: Epoch, limits: Limits) -> Judges {
+        let judges = |_| CellJudges {
+            commitment: Commitment::default(),
+            elections: Elections::default(),
+            acknowledgements: Acknowledgements::default(),
+            readings: Readings::default(),
+            lines: Lines::default(),
+            model: Model::new(epoch, limits),
+        };
+        Judges {
+            cells: (0..cells).map(|cell| (CellId(cell), judges(cell))).collect(),
+            resources: Resources::default(),
+            tokens: Tokens::default(),
+            endings: Vec::new(),
+            violation: None,
+            entries: 0,
+        }
+    }
+
+    /// Keeps the first violation.
+    pub(super) fn take(&mut self, verdict: Verdict) {
+        if let Err(violation) = verdict {
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    /// The first violation.
+    pub(super) fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    pub(super) fn cell(&mut self, cell: CellId) -> &mut CellJudges {
+        self.cells.get_mut(&cell).expect("cells are numbered from 0 on")
+    }
+
+    pub(super) fn each_cell(&self) -> impl Iterator<Item = (CellId, &CellJudges)> {
+        self.cells.iter().map(|(cell, judges)| (*cell, judges))
+    }
+
+    /// A replica may have applied more than `before`.
+    pub(super) fn on_stepped(
+        &mut self,
+        id: CellId,
+        node: NodeId,
+        before: LogIndex,
+        cell: &Cell,
+        mirror: &Mirror,
+    ) {
+        let applied = cell.applied();
+        if applied == before || self.violation.is_some() {
+            return;
+        }
+        let verdict = self.look_at(id, node, before, cell, mirror);
+        self.take(verdict);
+    }
+
+    fn look_at(
+        &mut self,
+        id: CellId,
+        node: NodeId,
+        before: LogIndex,
+        cell: &Cell,
+        mirror: &Mirror,
+    ) -> Verdict {
+        let applied = cell.applied();
+        for index in (before.0 + 1..=applied.0).map(LogIndex) {
+            let at = usize::try_from(index.0 - 1).expect("a run is short");
+            let Some((term, payload)) = mirror.get(at) else {
+                return violated(
+                    "what is applied is in the log (contract 8)",
+                    format!("node {node} applies entry {index} of cell {id} and has never appended it"),
+                );
+            };
+            let judges = self.cell(id);
+            if judges.commitment.on_applied(node, index, *term, payload)? {
+                let outcomes = judges.on_committed(index, payload)?;
+                self.entries += 1;
+                self.note_endings(id, &outcomes);
+            }
+        }
+        let judges = self.cell(id);
+        judges.commitment.on_digest(node, applied, cell.table().digest())?;
+        if judges.model.applied() == applied {
+            judges.compare(node, id, cell)?;
+        }
+        Ok(())
+    }
+
+    fn note_endings(&mut self, cell: CellId, outcomes: &[Outcome]) {
+        for outcome in outcomes {
+            if let Outcome::SessionEnded { session, reason, .. } = outcome {
+                self.endings.push(Ending { cell, session: *session, reason: *reason });
+            }
+        }
+    }
+
+    /// A replica leads.
+    pub(super) fn on_leading(&mut self, id: CellId, node: NodeId, term: Term, mirror: &Mirror) {
+        let judges = self.cell(id);
+        let own = |index: LogIndex| {
+            let at = usize::try_from(index.0 - 1).ok()?;
+            mirror.get(at).map(|(term, _)| *term)
+        };
+        let verdict = judges.elections.on_leading(node, term, &judges.commitment, own);
+        self.take(verdict);
+    }
+
+    /// A replica wants to stop although nothing was done to its disk.
+    pub(super) fn on_halted(&mut self, node: NodeId, reason: &str) {
+        self.take(violated("a replica goes on (contract 8)", format!("node {node} halts: {reason}")));
+    }
+
+    /// A replica's log cannot be used after a crash.
+    pub(super) fn on_refused(&mut self, node: NodeId, reason: &str) {
+        self.take(violated(
+            "a log can be used after any crash (contract 8)",
+            format!("node {node} does not start: {reason}"),
+        ));
+    }
+
+    /// Elections that were won, over all cells.
+    pub(super) fn elections(&self) -> usize {
+        self.cells.values().map(|judges| judges.elections.count()).sum()
+    }
+}
+
+impl CellJudges {
+    fn on_committed(&mut self, index: LogIndex, payload: &[u8]) -> Result<Vec<Outcome>, Violation> {
+        let command = match Command::decode(payload) {
+            Ok(command) => command,
+            Err(error) => {
+                return violated("what is accepted replays (contract 8)", format!("entry {index}: {error}"));
+            }
+        };
+        let outcomes = self.model.apply(index, &command);
+        self.acknowledgements.on_entry(index, &outcomes);
+        self.lines.on_entry(index, &command, &outcomes)?;
+        for name in self.touched(&command) {
+            let state = self.model.lock(&name);
+            let holders: Vec<(SessionId, RequestId, _)> = state
+                .holders
+                .iter()
+                .map(|holder| (holder.session, holder.acquire_id, holder.token))
+                .collect();
+            self.readings.on_state(index, &name, holders);
+        }
+        Ok(outcomes)
+    }
+
+    /// Names whose holders a command may have changed.
+    fn touched(&self, command: &Command<'_>) -> Vec<String> {
+        match command {
+            Command::Blank | Command::OpenSession { .. } => Vec::new(),
+            Command::Acquire(acquire) => acquire.names.iter().map(str::to_owned).collect(),
+            Command::Release { name, .. } => vec![(*name).to_owned()],
+            Command::Cancel { .. }
+            | Command::CancelWait { .. }
+            | Command::EndSessions { .. }
+            | Command::Reap => self.readings.names().map(str::to_owned).collect(),
+        }
+    }
+
+    fn compare(&self, node: NodeId, id: CellId, cell: &Cell) -> Verdict {
+        match compare(cell.table(), &self.model) {
+            Ok(()) => Ok(()),
+            Err(difference) => violated(
+                "the table does what docs/SEMANTICS.md says",
+                format!("cell {id} at node {node}, entry {}: {difference}", cell.applied()),
+            ),
+        }
+    }
+}

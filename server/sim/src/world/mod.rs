@@ -1,0 +1,618 @@
+//! A world: servers, clients, the network between them, true time, and what goes wrong.
+//!
+//! Invariant: everything that happens is an event of the schedule, handled one at a time; the same plan gives the same
+//! events. After each event the judges have been shown all that matters of it. Deliberately absent: protocol.
+
+mod client;
+mod clock;
+pub mod defect;
+pub mod fault;
+mod judge;
+mod machine;
+pub mod network;
+mod node;
+pub mod plan;
+mod process;
+pub mod schedule;
+mod socket;
+pub mod trace;
+mod workload;
+
+use lockstep_wire::{CellId, Epoch};
+
+use crate::oracle::exclusion::{Write, check_beliefs};
+use crate::oracle::{Verdict, violated};
+use crate::random::{Concern, Stream};
+use client::{Client, ClientArrival, ClientSurroundings};
+use clock::Clock;
+use defect::Defect;
+use fault::{Fault, Nemesis};
+use judge::Judges;
+use network::{End, Fabric, Network, Site, WireId};
+use node::Node;
+use plan::Plan;
+use process::{Arrival, Surroundings};
+use schedule::{Event, MS, Moment, Schedule};
+use trace::{Trace, number_of};
+
+/// From the readiness of something to the turn that handles it.
+const LOOP_LATENCY: u64 = 8_000;
+/// Events in one second of true time beyond which nothing sensible can be going on.
+const EVENTS_PER_SECOND_MAX: u64 = 3_000_000;
+/// How long a world without faults may take to come to rest.
+const CALM_MAX: Moment = 120_000 * MS;
+
+/// What a run amounted to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// True time that passed, in ns.
+    pub span: Moment,
+    /// Faults that began.
+    pub faults: u64,
+    /// Events.
+    pub events: u64,
+    /// Entries that were committed.
+    pub entries: u64,
+    /// Elections that were won.
+    pub elections: u64,
+    /// Writes that the resources let through.
+    pub writes: u64,
+    /// Writes that newer fences kept out.
+    pub stale_writes: u64,
+    /// Sessions that ended.
+    pub endings: u64,
+    /// The trace's hash.
+    pub hash: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct World {
+    plan: Plan,
+    fabric: Fabric,
+    judges: Judges,
+    nodes: Vec<Node>,
+    clients: Vec<Client>,
+    nemesis: Nemesis,
+    /// No more faults are drawn.
+    is_calm: bool,
+    is_winding_down: bool,
+    faults: u64,
+    endings: u64,
+    handled: u64,
+    second: Moment,
+    handled_before: u64,
+}
+
+impl World {
+    /// A world in which every node is about to start for the first time.
+    pub fn new(plan: Plan, trace: Trace) -> World {
+        let network =
+            Network::new(Stream::new(plan.seed, Concern::Network, 0), plan.latency_mean, plan.late_permille);
+        let mut fabric = Fabric { schedule: Schedule::default(), trace, network };
+        let mut drifts = Stream::new(plan.seed, Concern::Plan, 1);
+        let mut clock = || {
+            let max = plan.drift_ppm_max;
+            let drift = drifts.between(0, 2 * max).cast_signed() - max.cast_signed();
+            Clock::new(drifts.below(1 << 40) + 1_000_000_000, drift)
+        };
+        let nodes: Vec<Node> = (0..plan.nodes).map(|place| Node::new(&plan, place, clock())).collect();
+        let clients: Vec<Client> =
+            (0..plan.workload.clients).map(|place| Client::new(&plan, place, 0, clock(), 0)).collect();
+        let ttl = u64::from(plan.workload.ttl_ms.1) * MS;
+        let mut nemesis = Nemesis::new(
+            Stream::new(plan.seed, Concern::Fault, 0),
+            plan.faults.clone(),
+            plan.nodes,
+            plan.workload.clients,
+            ttl,
+        );
+        for node in 0..plan.nodes {
+            fabric.schedule.at(node as u64 * MS, Event::Fault(Fault::Start(node)));
+        }
+        for client in 0..clients.len() {
+            fabric.schedule.at(0, Event::Wake { client });
+        }
+        if let Some(gap) = nemesis.gap() {
+            fabric.schedule.at(gap, Event::Nemesis);
+        }
+        World {
+            judges: Judges::new(plan.cells, Epoch(0), plan.limits),
+            plan,
+            fabric,
+            nodes,
+            clients,
+            nemesis,
+            is_calm: false,
+            is_winding_down: false,
+            faults: 0,
+            endings: 0,
+            handled: 0,
+            second: 0,
+            handled_before: 0,
+        }
+    }
+
+    /// Runs a plan to its end: faults, then calm, then rest.
+    ///
+    /// # Errors
+    /// The first rule that did not hold.
+    pub fn run(plan: Plan, trace: Trace) -> (World, Verdict) {
+        let safety = plan.safety;
+        let mut world = World::new(plan, trace);
+        let verdict = world.run_for(safety).and_then(|()| world.come_to_rest());
+        (world, verdict)
+    }
+
+    /// Lets so many ns pass.
+    ///
+    /// # Errors
+    /// The first rule that did not hold.
+    pub fn run_for(&mut self, span: Moment) -> Verdict {
+        let until = self.fabric.now() + span;
+        while let Some(event) = self.fabric.schedule.poll(until) {
+            self.handle(event);
+            self.look_after();
+            if let Some(violation) = self.judges.violation() {
+                return Err(violation.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// No more faults; everything is mended; and then all must come to an end: a leader, every request answered, every
+    /// replica the same.
+    ///
+    /// # Errors
+    /// The first rule that did not hold, progress among them.
+    pub fn come_to_rest(&mut self) -> Verdict {
+        self.calm_down();
+        self.run_for(2_000 * MS)?;
+        self.is_winding_down = true;
+        for client in 0..self.clients.len() {
+            self.clients[client].hands.wind_down();
+        }
+        let deadline = self.fabric.now() + CALM_MAX;
+        while let Some(unrest) = self.unrest() {
+            if self.fabric.now() >= deadline {
+                return violated("without faults there is progress", unrest);
+            }
+            self.run_for(250 * MS)?;
+        }
+        Ok(())
+    }
+
+    /// Ends all faults.
+    pub fn calm_down(&mut self) {
+        self.is_calm = true;
+        self.fabric.network.calm_down();
+        self.fabric.mend_all();
+        for node in 0..self.nodes.len() {
+            self.nodes[node].machine.set_error_rate(0);
+            self.act(&Fault::Resume(node));
+            self.act(&Fault::Start(node));
+        }
+        for client in 0..self.clients.len() {
+            self.act(&Fault::ClientResume(client));
+        }
+    }
+
+    /// What keeps the world from being at rest.
+    fn unrest(&self) -> Option<String> {
+        for client in &self.clients {
+            if !client.is_settled() {
+                let trouble = client.core.trouble();
+                return Some(format!(
+                    "client {} waits: {} ({trouble})",
+                    client.place,
+                    client.hands.occupation()
+                ));
+            }
+        }
+        for (cell, judges) in self.judges.each_cell() {
+            if self.leader(cell).is_none() {
+                return Some(format!("cell {cell} has no leader"));
+            }
+            let states: Vec<_> = self
+                .nodes
+                .iter()
+                .map(|node| node.cell(cell).map(|cell| (cell.applied(), cell.table().digest())))
+                .collect();
+            if states.iter().any(|state| *state != states[0] || state.is_none()) {
+                return Some(format!("the replicas of cell {cell} differ: {states:?}"));
+            }
+            if states[0].is_some_and(|(applied, _)| applied != judges.commitment.last()) {
+                return Some(format!("cell {cell} has not applied through {}", judges.commitment.last()));
+            }
+        }
+        None
+    }
+
+    /// The node that serves as the leader of a cell in the newest term.
+    pub fn leader(&self, cell: CellId) -> Option<usize> {
+        let serving = self.nodes.iter().filter(|node| !node.is_paused).filter_map(|node| {
+            let raft = node.cell(cell)?.raft();
+            (raft.is_leader() && raft.is_serving()).then_some((raft.term(), node.place))
+        });
+        serving.max().map(|(_, place)| place)
+    }
+
+    /// Whether a node's process runs and believes to lead a cell.
+    pub fn claims_to_lead(&self, node: usize, cell: CellId) -> bool {
+        self.nodes[node].cell(cell).is_some_and(|cell| cell.raft().is_leader())
+    }
+
+    /// Elections that were won so far, over all cells.
+    pub fn elections(&self) -> usize {
+        self.judges.elections()
+    }
+
+    /// The sessions of a cell that live, as its leader has applied them.
+    pub fn live_sessions(&self, cell: CellId) -> usize {
+        let leader = self.leader(cell).and_then(|leader| self.nodes[leader].cell(cell));
+        leader.map_or(0, |cell| cell.table().sessions_len())
+    }
+
+    /// What clients believe to hold at the moment: client, name.
+    pub fn held(&self) -> Vec<(usize, String)> {
+        let now = self.fabric.now();
+        let beliefs = self.clients.iter().flat_map(|client| client.beliefs(now));
+        beliefs.map(|belief| (belief.holder.0, belief.resource.1)).collect()
+    }
+
+    /// The term of a node's replica of a cell, while its process runs.
+    pub fn term(&self, node: usize, cell: CellId) -> Option<u64> {
+        Some(self.nodes[node].cell(cell)?.raft().term().0)
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Moment {
+        self.fabric.now()
+    }
+
+    /// The lines of the trace, if they are kept.
+    pub fn lines(&self) -> &[String] {
+        self.fabric.trace.lines()
+    }
+
+    /// What the run has amounted to so far.
+    pub fn summary(&self) -> Summary {
+        Summary {
+            span: self.fabric.now(),
+            faults: self.faults,
+            events: self.fabric.trace.events(),
+            entries: self.judges.entries,
+            elections: self.judges.elections() as u64,
+            writes: self.judges.resources.accepted,
+            stale_writes: self.judges.resources.refused,
+            endings: self.endings,
+            hash: self.fabric.trace.hash(),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.handled += 1;
+        match event {
+            Event::Arrive { wire, end, bytes } => self.on_arrive(wire, end, bytes),
+            Event::Dial { wire } => self.on_dial(wire),
+            Event::Answer { wire, is_refused } => self.on_answer(wire, is_refused),
+            Event::Closed { wire, end } => self.on_closed(wire, end),
+            Event::DiskDone { node, life, ticket } => {
+                if let Some(completion) = self.nodes[node].on_disk_done(life, ticket) {
+                    let words = [40, node as u64, completion.op.0, u64::from(completion.result.is_ok())];
+                    self.fabric.trace.note(self.fabric.schedule.now(), &words, || {
+                        let outcome = completion.result.as_ref().map(Vec::len);
+                        format!("disk {node} op {} done: {outcome:?}", completion.op.0)
+                    });
+                    self.give(node, Arrival::Disk(completion));
+                }
+            }
+            Event::Turn { node } => self.on_turn(node),
+            Event::Wake { client } => self.on_wake(client),
+            Event::ResourceWrite(write) => self.on_resource_write(&write),
+            Event::Fault(fault) => {
+                // What a fault began is ended by `calm_down` as well.
+                self.act(&fault);
+            }
+            Event::Nemesis => self.on_nemesis(),
+        }
+    }
+
+    /// What has to be looked at after every event.
+    fn look_after(&mut self) {
+        let now = self.fabric.now();
+        for ending in std::mem::take(&mut self.judges.endings) {
+            self.endings += 1;
+            for client in self.clients.iter().filter(|client| client.cell == ending.cell) {
+                client.on_ended(ending.session, now, workload::how(ending.reason), &mut self.judges);
+            }
+        }
+        if now / (1_000 * MS) != self.second {
+            self.second = now / (1_000 * MS);
+            if self.handled - self.handled_before > EVENTS_PER_SECOND_MAX {
+                let count = self.handled - self.handled_before;
+                self.judges.take(violated("turns come to an end", format!("{count} events in a second")));
+            }
+            self.handled_before = self.handled;
+        }
+    }
+
+    fn on_arrive(&mut self, wire: WireId, end: End, bytes: Vec<u8>) {
+        if !self.fabric.is_deliverable(wire, end) {
+            return;
+        }
+        let now = self.fabric.now();
+        self.fabric.trace.note(now, &[11, wire.0, end as u64, number_of(&bytes)], || {
+            format!("wire {} {end:?} gets {} bytes", wire.0, bytes.len())
+        });
+        match self.fabric.network.site(wire, end) {
+            Some((Site::Node(node), _)) => self.give(node, Arrival::Bytes { wire, bytes }),
+            Some((Site::Client(client), _)) => self.give_client(client, ClientArrival::Bytes(wire, bytes)),
+            None => {}
+        }
+    }
+
+    fn on_dial(&mut self, wire: WireId) {
+        let Some((Site::Node(node), door)) = self.fabric.network.site(wire, End::Acceptor) else { return };
+        if !self.fabric.network.is_open(wire, End::Dialer) {
+            return;
+        }
+        let is_listening = self.nodes[node].process.is_some();
+        if is_listening {
+            self.fabric.answer_dial(wire, true);
+            self.give(node, Arrival::Accepted { wire, door });
+        } else if !self.nodes[node].is_without_power {
+            self.fabric.answer_dial(wire, false);
+        }
+    }
+
+    fn on_answer(&mut self, wire: WireId, is_refused: bool) {
+        if !self.fabric.network.is_open(wire, End::Dialer) {
+            return;
+        }
+        let Some((site, _)) = self.fabric.network.site(wire, End::Dialer) else { return };
+        self.fabric.trace.note(self.fabric.schedule.now(), &[12, wire.0, u64::from(is_refused)], || {
+            format!("wire {} from {site:?} {}", wire.0, if is_refused { "is refused" } else { "stands" })
+        });
+        if is_refused {
+            self.fabric.on_closed(wire, End::Dialer);
+        }
+        match (site, is_refused) {
+            (Site::Node(node), false) => self.give(node, Arrival::Connected { wire }),
+            (Site::Node(node), true) => self.give(node, Arrival::Refused { wire }),
+            (Site::Client(client), false) => self.give_client(client, ClientArrival::Connected(wire)),
+            (Site::Client(client), true) => self.give_client(client, ClientArrival::Refused(wire)),
+        }
+    }
+
+    fn on_closed(&mut self, wire: WireId, end: End) {
+        if !self.fabric.network.is_open(wire, end) {
+            return;
+        }
+        let Some((site, _)) = self.fabric.network.site(wire, end) else { return };
+        self.fabric.trace.note(self.fabric.schedule.now(), &[13, wire.0, end as u64], || {
+            format!("wire {} is gone for {site:?}", wire.0)
+        });
+        self.fabric.on_closed(wire, end);
+        match site {
+            Site::Node(node) => self.give(node, Arrival::Closed { wire }),
+            Site::Client(client) => self.give_client(client, ClientArrival::Closed(wire)),
+        }
+    }
+
+    /// Hands something to a node's process, which looks at it in its next turn.
+    fn give(&mut self, node: usize, arrival: Arrival) {
+        if let Some(process) = &mut self.nodes[node].process {
+            process.take_in(arrival);
+            let at = self.fabric.now() + LOOP_LATENCY;
+            self.nodes[node].turn_at(at, &mut self.fabric.schedule);
+        }
+    }
+
+    fn give_client(&mut self, client: usize, arrival: ClientArrival) {
+        let mut around = ClientSurroundings { fabric: &mut self.fabric, judges: &mut self.judges };
+        self.clients[client].on_arrival(arrival, &mut around);
+        self.after_client(client);
+    }
+
+    fn on_wake(&mut self, client: usize) {
+        let now = self.fabric.now();
+        let state = &mut self.clients[client];
+        if state.next_wake.is_some_and(|at| at > now) {
+            return;
+        }
+        state.next_wake = None;
+        let mut around = ClientSurroundings { fabric: &mut self.fabric, judges: &mut self.judges };
+        state.look_around(&mut around);
+        self.after_client(client);
+    }
+
+    fn after_client(&mut self, client: usize) {
+        let now = self.fabric.now();
+        let state = &mut self.clients[client];
+        if state.is_running
+            && !state.is_paused
+            && let Some(due) = state.due()
+        {
+            let at = due.max(now + 1_000);
+            if state.next_wake.is_none_or(|wake| at < wake) {
+                state.next_wake = Some(at);
+                self.fabric.schedule.at(at, Event::Wake { client });
+            }
+        }
+        self.check_beliefs(client);
+    }
+
+    /// What a client newly believes must go with what the others believe.
+    fn check_beliefs(&mut self, client: usize) {
+        let now = self.fabric.now();
+        let state = &mut self.clients[client];
+        if !state.hands.take_news() {
+            return;
+        }
+        let cell = state.cell;
+        let beliefs: Vec<_> =
+            self.clients.iter().filter(|it| it.cell == cell).flat_map(|it| it.beliefs(now)).collect();
+        self.judges.take(check_beliefs(&beliefs));
+    }
+
+    fn on_resource_write(&mut self, write: &Write) {
+        let now = self.fabric.now();
+        let (client, life, call) = write.holder;
+        let by_right = self.clients[client].holds_by_right(life, call, now);
+        let words = [50, client as u64, call, write.fence.0, u64::from(by_right)];
+        self.fabric.trace.note(now, &words, || format!("{write:?} by right: {by_right}"));
+        match self.judges.resources.on_write(write, by_right) {
+            Ok(_) => {}
+            Err(violation) => self.judges.take(Err(violation)),
+        }
+    }
+
+    fn on_turn(&mut self, node: usize) {
+        let now = self.fabric.now();
+        let state = &mut self.nodes[node];
+        if !state.takes_turn(now) {
+            return;
+        }
+        let shown = state.shown_clock(now);
+        let Some(process) = &mut state.process else { return };
+        let mut around =
+            Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
+        let end = process.turn(shown, &mut around);
+        if end.is_over {
+            self.end_process(node);
+            return;
+        }
+        let due = state.clock.moment_of(end.due.0);
+        let soonest = now + LOOP_LATENCY;
+        let next = if end.is_unfinished { Some(soonest) } else { due.map(|due| due.max(soonest)) };
+        if let Some(next) = next {
+            state.turn_at(next, &mut self.fabric.schedule);
+        }
+    }
+
+    /// A process has ended by itself: by an orderly stop, or because its disk failed.
+    fn end_process(&mut self, node: usize) {
+        let now = self.fabric.now();
+        self.fabric.trace.note(now, &[21, node as u64], || format!("node {node} ends by itself"));
+        self.nodes[node].kill();
+        self.fabric.hang_up(Site::Node(node));
+        self.fabric.schedule.after(500 * MS, Event::Fault(Fault::Start(node)));
+    }
+
+    fn on_nemesis(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        let leader = self.leader(CellId(0));
+        if let Some((fault, end)) = self.nemesis.draw(leader) {
+            self.faults += 1;
+            self.act(&fault);
+            if let Some((span, end)) = end {
+                self.fabric.schedule.after(span, Event::Fault(end));
+            }
+        }
+        if let Some(gap) = self.nemesis.gap() {
+            self.fabric.schedule.after(gap, Event::Nemesis);
+        }
+    }
+
+    /// Makes a fault begin or end now.
+    pub fn act(&mut self, fault: &Fault) {
+        let now = self.fabric.now();
+        self.fabric.trace.note(now, &[60], || format!("fault: {fault:?}"));
+        match fault {
+            Fault::Kill(node) => {
+                if self.nodes[*node].kill() {
+                    self.fabric.hang_up(Site::Node(*node));
+                }
+            }
+            Fault::PowerLoss(node) => {
+                self.nodes[*node].lose_power();
+                self.fabric.fall_silent(Site::Node(*node));
+            }
+            Fault::Start(node) => self.start(*node),
+            Fault::Stop(node) => self.stop(*node),
+            Fault::Pause { node, stops_clock } => self.nodes[*node].pause(now, *stops_clock),
+            Fault::Resume(node) => {
+                self.nodes[*node].resume(now);
+                self.nodes[*node].turn_at(now, &mut self.fabric.schedule);
+            }
+            Fault::LateTurn(node, span) => {
+                let state = &mut self.nodes[*node];
+                if state.begin_late_turn(now, *span) {
+                    state.turn_at(now + *span, &mut self.fabric.schedule);
+                }
+            }
+            Fault::Cut(cuts) => cuts.iter().for_each(|(from, to)| self.fabric.cut(*from, *to)),
+            Fault::Mend(cuts) => cuts.iter().for_each(|(from, to)| self.fabric.mend(*from, *to)),
+            Fault::Reset(one, other) => {
+                for wire in self.fabric.wires_between(*one, *other) {
+                    self.fabric.reset(wire);
+                }
+            }
+            Fault::SlowDisk(node, span, by) => self.nodes[*node].machine.slow_down(now + span, *by),
+            Fault::ClientCrash(client) => self.clients[*client].crash(&mut self.fabric),
+            Fault::ClientStart(client) => self.start_client(*client),
+            Fault::ClientPause(client) => {
+                let stands = self.plan.defect == Some(Defect::ClientClockStands);
+                let state = &mut self.clients[*client];
+                state.is_paused = true;
+                if stands {
+                    state.clock.stop(now);
+                }
+            }
+            Fault::ClientResume(client) => {
+                let state = &mut self.clients[*client];
+                if std::mem::take(&mut state.is_paused) {
+                    state.clock.go_on(now);
+                    state.next_wake = None;
+                    self.fabric.schedule.at(now, Event::Wake { client: *client });
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, node: usize) {
+        let now = self.fabric.now();
+        let state = &mut self.nodes[node];
+        if state.process.is_some() {
+            return;
+        }
+        match state.start(&self.plan, now) {
+            Ok(()) => {
+                self.fabric.disown(Site::Node(node));
+                self.nodes[node].turn_at(now, &mut self.fabric.schedule);
+            }
+            Err(reason) => self.judges.on_refused(Plan::node_id(node), &reason),
+        }
+    }
+
+    fn stop(&mut self, node: usize) {
+        let now = self.fabric.now();
+        let state = &mut self.nodes[node];
+        let shown = state.shown_clock(now);
+        if state.is_paused {
+            return;
+        }
+        let Some(process) = &mut state.process else { return };
+        let mut around =
+            Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
+        process.stop(shown, &mut around);
+        state.turn_at(now, &mut self.fabric.schedule);
+    }
+
+    fn start_client(&mut self, client: usize) {
+        let now = self.fabric.now();
+        let old = &self.clients[client];
+        if old.is_running {
+            return;
+        }
+        let (life, clock) = (old.life + 1, old.clock.clone());
+        self.clients[client] = Client::new(&self.plan, client, life, clock, now);
+        if self.is_winding_down {
+            self.clients[client].hands.wind_down();
+        }
+        self.fabric.schedule.at(now, Event::Wake { client });
+    }
+}

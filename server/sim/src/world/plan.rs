@@ -1,0 +1,265 @@
+//! Everything about a run that its seed decides before it begins.
+//!
+//! Invariant: swarm style, each run draws which faults exist at all, so that rare combinations meet. Deliberately
+//! absent: when faults come; that is drawn as the run goes.
+
+use lockstep_core::table::Limits;
+use lockstep_core::{CellConfig, Member, Span};
+use lockstep_wire::{BirthId, CellId, ClusterId, Epoch, Incarnation, NodeId};
+
+use super::defect::Defect;
+use super::schedule::{MS, Moment};
+use crate::random::{Concern, Stream};
+
+/// Which faults exist, and how often they come.
+#[derive(Clone, Debug, Default)]
+pub struct FaultPlan {
+    /// The mean time between two faults; without one there are none.
+    pub gap_mean: Option<Moment>,
+    /// Processes die, their machines live.
+    pub kills: bool,
+    /// Machines lose power.
+    pub power_losses: bool,
+    /// Processes or whole machines stand still for a while.
+    pub pauses: bool,
+    /// Links are cut.
+    pub cuts: bool,
+    /// Connections are reset.
+    pub resets: bool,
+    /// Disks are slow for a while.
+    pub slow_disks: bool,
+    /// Clients die, and others come in their place.
+    pub client_crashes: bool,
+    /// Clients stand still for a while.
+    pub client_pauses: bool,
+    /// Processes stop in an orderly way.
+    pub stops: bool,
+    /// A turn is late after it has read its clock.
+    pub late_turns: bool,
+}
+
+/// What clients do.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// How many.
+    pub clients: usize,
+    /// Owners in each client that act at the same time.
+    pub tasks: usize,
+    /// Sessions of each client.
+    pub sessions: usize,
+    /// Locks of each cell.
+    pub names: usize,
+    /// The shortest and the longest TTL, in ms.
+    pub ttl_ms: (u32, u32),
+    /// The mean pause of a task between two things, in ns.
+    pub think_mean: u64,
+    /// The mean time for which a lock is held, in ns.
+    pub hold_mean: u64,
+    /// How many in a hundred acquires are shared.
+    pub shared_percent: u64,
+    /// How many in a hundred acquires are withdrawn.
+    pub cancel_percent: u64,
+    /// How many in a hundred rounds of a task end its session.
+    pub close_percent: u64,
+    /// How many in a hundred rounds of a task only look at the lock.
+    pub read_percent: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What everything is drawn from.
+    pub seed: u64,
+    /// Servers; each has a replica of each cell.
+    pub nodes: usize,
+    /// Cells on one log.
+    pub cells: u16,
+    /// Of the replicated tables.
+    pub limits: Limits,
+    /// The mean of one way, in ns.
+    pub latency_mean: u64,
+    /// Pieces that are late, in a thousand.
+    pub late_permille: u64,
+    /// The mean of a disk operation, in ns.
+    pub disk_latency_mean: u64,
+    /// Disk operations that fail, in a million.
+    pub disk_error_ppm: u32,
+    /// Of the logs.
+    pub segment_bytes: u64,
+    /// The most arrivals that a turn of a server hands out; the others wait for the next one.
+    pub arrivals_max: usize,
+    /// Heartbeat, shortest and longest election timeout, in ms.
+    pub timing_ms: (u64, u64, u64),
+    /// The greatest drift of a clock, in millionths.
+    pub drift_ppm_max: u64,
+    /// What clients do.
+    pub workload: Workload,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// How long faults may come.
+    pub safety: Moment,
+    /// What the drivers do wrong on purpose.
+    pub defect: Option<Defect>,
+}
+
+impl Plan {
+    /// A plan with everything drawn.
+    pub fn drawn(seed: u64) -> Plan {
+        let mut stream = Stream::new(seed, Concern::Plan, 0);
+        let nodes = stream.one_of(&[1, 3, 3, 3, 5, 5, 5, 5]);
+        let cells = if stream.percent(30) { 2 } else { 1 };
+        let mut plan = Plan::quiet(seed);
+        plan.nodes = nodes;
+        plan.cells = cells;
+        plan.latency_mean = stream.one_of(&[20_000, 100_000, 500_000, 5 * MS]);
+        plan.late_permille = stream.one_of(&[0, 0, 2, 20]);
+        plan.disk_latency_mean = stream.one_of(&[100_000, 300_000, 2 * MS, 10 * MS]);
+        plan.disk_error_ppm = stream.one_of(&[0, 0, 0, 20]);
+        plan.arrivals_max = stream.one_of(&[1, 4, usize::MAX]);
+        plan.drift_ppm_max = stream.one_of(&[0, 50, 500]);
+        plan.workload = Workload::drawn(&mut stream);
+        if stream.percent(40) {
+            plan.limits = tight_limits(&mut stream);
+        }
+        plan.faults = FaultPlan::drawn(&mut stream);
+        plan.safety = stream.between(40, 80) * 1_000 * MS;
+        plan
+    }
+
+    /// Three servers, a few clients, and nothing that goes wrong.
+    pub fn quiet(seed: u64) -> Plan {
+        Plan {
+            seed,
+            nodes: 3,
+            cells: 1,
+            limits: Limits::default(),
+            latency_mean: 100_000,
+            late_permille: 0,
+            disk_latency_mean: 200_000,
+            disk_error_ppm: 0,
+            segment_bytes: 512 * 1024,
+            arrivals_max: usize::MAX,
+            timing_ms: (50, 500, 1_000),
+            drift_ppm_max: 0,
+            workload: Workload::few(),
+            faults: FaultPlan::default(),
+            safety: 20_000 * MS,
+            defect: None,
+        }
+    }
+
+    /// How a node is called.
+    pub fn node_id(place: usize) -> NodeId {
+        NodeId(u16::try_from(place + 1).expect("nodes are few"))
+    }
+
+    /// Where a node serves clients.
+    pub fn address(place: usize) -> String {
+        format!("node-{}", place + 1)
+    }
+
+    /// The node that serves clients at an address.
+    pub fn place_of(address: &str) -> Option<usize> {
+        address.strip_prefix("node-")?.parse::<usize>().ok()?.checked_sub(1)
+    }
+
+    pub(super) fn cluster(&self) -> ClusterId {
+        ClusterId(Stream::new(self.seed, Concern::Identity, u64::MAX).bytes_16())
+    }
+
+    pub(super) fn cell_configs(&self, place: usize, life: u64, incarnation: Incarnation) -> Vec<CellConfig> {
+        let members: Vec<Member> = (0..self.nodes)
+            .map(|place| Member { node: Plan::node_id(place), client_address: Plan::address(place) })
+            .collect();
+        let (heartbeat_ms, election_ms_min, election_ms_max) = self.timing_ms;
+        (0..self.cells)
+            .map(|cell| {
+                let number = (place as u64) << 40 | life << 16 | u64::from(cell) | 1 << 63;
+                let mut stream = Stream::new(self.seed, Concern::Identity, number);
+                CellConfig {
+                    cell: CellId(cell),
+                    node: Plan::node_id(place),
+                    members: members.clone(),
+                    incarnation,
+                    birth_id: BirthId(stream.bytes_16()),
+                    epoch: Epoch(0),
+                    limits: self.limits,
+                    heartbeat: Span::from_ms(heartbeat_ms),
+                    election_min: Span::from_ms(election_ms_min),
+                    election_max: Span::from_ms(election_ms_max),
+                    round_pace: Span::from_ms(3),
+                    seed: stream.next_u64(),
+                    routes: Vec::new(),
+                }
+            })
+            .collect()
+    }
+}
+
+impl Workload {
+    fn few() -> Workload {
+        Workload {
+            clients: 4,
+            tasks: 2,
+            sessions: 1,
+            names: 2,
+            ttl_ms: (2_000, 5_000),
+            think_mean: 100 * MS,
+            hold_mean: 100 * MS,
+            shared_percent: 30,
+            cancel_percent: 10,
+            close_percent: 2,
+            read_percent: 10,
+        }
+    }
+
+    fn drawn(stream: &mut Stream) -> Workload {
+        let ttl_ms_min = stream.one_of(&[1_000, 1_000, 2_000, 5_000]);
+        Workload {
+            clients: stream.place(10) + 1,
+            tasks: stream.place(4) + 1,
+            sessions: stream.place(2) + 1,
+            names: stream.place(4) + 1,
+            ttl_ms: (ttl_ms_min, ttl_ms_min * 2),
+            think_mean: stream.one_of(&[20 * MS, 100 * MS, 1_000 * MS]),
+            hold_mean: stream.one_of(&[5 * MS, 50 * MS, 500 * MS, 3_000 * MS]),
+            shared_percent: stream.one_of(&[0, 30, 70]),
+            cancel_percent: stream.one_of(&[0, 10, 40]),
+            close_percent: stream.one_of(&[0, 2, 10]),
+            read_percent: stream.one_of(&[0, 10, 30]),
+        }
+    }
+}
+
+impl FaultPlan {
+    fn drawn(stream: &mut Stream) -> FaultPlan {
+        if stream.percent(5) {
+            return FaultPlan::default();
+        }
+        FaultPlan {
+            gap_mean: Some(stream.one_of(&[300 * MS, 1_000 * MS, 1_000 * MS, 4_000 * MS])),
+            kills: stream.percent(50),
+            power_losses: stream.percent(50),
+            pauses: stream.percent(50),
+            cuts: stream.percent(60),
+            resets: stream.percent(50),
+            slow_disks: stream.percent(40),
+            client_crashes: stream.percent(40),
+            client_pauses: stream.percent(50),
+            stops: stream.percent(30),
+            late_turns: stream.percent(40),
+        }
+    }
+}
+
+/// Limits that ordinary traffic meets.
+fn tight_limits(stream: &mut Stream) -> Limits {
+    let mut small = |low: u64, high: u64| u32::try_from(stream.between(low, high)).expect("small");
+    Limits {
+        holders_per_lock_max: small(2, 6),
+        waiters_per_lock_max: small(2, 10),
+        locks_per_session_max: small(2, 8),
+        transitions_per_entry_max: small(4, 10),
+        ..Limits::default()
+    }
+}

@@ -1,0 +1,5 @@
+//! Whole runs: the simulator's own promises, known-bad drivers, and scenarios from the field.
+
+mod defects;
+mod scenarios;
+mod seeds;

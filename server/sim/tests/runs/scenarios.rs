@@ -1,0 +1,257 @@
+//! Faults that users of other lock services and Raft libraries have met, played on purpose. The judges look on in
+//! all of them; what a test asserts comes on top.
+
+use lockstep_sim::world::World;
+use lockstep_sim::world::defect::Defect;
+use lockstep_sim::world::fault::{Cuts, Fault, cut_both};
+use lockstep_sim::world::network::Site;
+use lockstep_sim::world::plan::Plan;
+use lockstep_sim::world::schedule::MS;
+use lockstep_sim::world::trace::Trace;
+use lockstep_wire::CellId;
+
+const CELL: CellId = CellId(0);
+
+/// A world whose cell serves and whose clients are at work.
+fn at_work(seed: u64, shape: impl Fn(&mut Plan)) -> World {
+    let mut plan = Plan::quiet(seed);
+    plan.workload.close_percent = 0;
+    shape(&mut plan);
+    let mut world = World::new(plan, Trace::silent());
+    pass(&mut world, 4_000);
+    assert!(world.leader(CELL).is_some(), "seed {seed} has no leader after 4 s");
+    world
+}
+
+fn pass(world: &mut World, ms: u64) {
+    if let Err(violation) = world.run_for(ms * MS) {
+        panic!("{violation}");
+    }
+}
+
+fn rest(mut world: World) {
+    if let Err(violation) = world.come_to_rest() {
+        panic!("{violation}");
+    }
+}
+
+fn leader(world: &mut World) -> usize {
+    for _ in 0..100 {
+        if let Some(leader) = world.leader(CELL) {
+            return leader;
+        }
+        pass(world, 50);
+    }
+    panic!("no leader within 5 s");
+}
+
+fn links(pairs: &[(usize, usize)]) -> Cuts {
+    let mut cuts = Cuts::new();
+    for (one, other) in pairs {
+        cut_both(&mut cuts, Site::Node(*one), Site::Node(*other));
+    }
+    cuts
+}
+
+#[test]
+fn a_stalled_leader_ends_no_session_when_it_goes_on() {
+    for seed in 1..=10 {
+        let mut world = at_work(seed, |plan| plan.workload.ttl_ms = (5_000, 5_000));
+        let old = leader(&mut world);
+        // Stopped between two turns, and within one that has read its clock.
+        match seed % 2 {
+            0 => {
+                world.act(&Fault::Pause { node: old, stops_clock: false });
+                pass(&mut world, 3_500);
+                assert_ne!(leader(&mut world), old, "seed {seed}");
+                world.act(&Fault::Resume(old));
+            }
+            _ => world.act(&Fault::LateTurn(old, 3_500 * MS)),
+        }
+        pass(&mut world, 8_000);
+        assert_eq!(world.summary().endings, 0, "seed {seed}: every client beats");
+        rest(world);
+    }
+}
+
+#[test]
+fn a_dead_holder_is_not_freed_before_its_ttl_and_is_freed_once_leaders_stay() {
+    const TTL_MS: u64 = 4_000;
+    for seed in 1..=3 {
+        let mut world = at_work(seed, |plan| {
+            plan.workload.clients = 3;
+            plan.workload.ttl_ms = (TTL_MS as u32, TTL_MS as u32);
+        });
+        world.act(&Fault::ClientCrash(0));
+        pass(&mut world, TTL_MS / 2);
+        assert_eq!(
+            world.summary().endings,
+            0,
+            "seed {seed}: it was acknowledged within the last third of a TTL"
+        );
+        for _ in 0..10 {
+            let old = leader(&mut world);
+            world.act(&Fault::Kill(old));
+            pass(&mut world, 200);
+            world.act(&Fault::Start(old));
+            pass(&mut world, TTL_MS / 2 - 200);
+        }
+        // Each change of leader may give it a whole TTL again, and no more than that.
+        pass(&mut world, TTL_MS + 1_000);
+        assert_eq!(world.summary().endings, 1, "seed {seed}");
+        rest(world);
+    }
+}
+
+#[test]
+fn survivors_of_a_dead_leader_elect_one_in_bounded_time_for_every_seed() {
+    for seed in 1..=60 {
+        let mut world = at_work(seed, |plan| plan.workload.clients = 1);
+        let old = leader(&mut world);
+        // Half the time nobody is told: both survivors time out nearly together.
+        world.act(&if seed % 2 == 0 { Fault::Kill(old) } else { Fault::PowerLoss(old) });
+        pass(&mut world, 4_000);
+        assert!(world.leader(CELL).is_some_and(|new| new != old), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_member_whose_links_flap_deposes_nobody() {
+    for seed in 1..=3 {
+        let mut world = at_work(seed, |_| {});
+        let first = leader(&mut world);
+        let (flapping, term) = ((first + 1) % 3, world.term(first, CELL));
+        let cuts = links(&[(flapping, first), (flapping, 3 - first - flapping)]);
+        for _ in 0..60 {
+            world.act(&Fault::Cut(cuts.clone()));
+            pass(&mut world, 700);
+            world.act(&Fault::Mend(cuts.clone()));
+            pass(&mut world, 300);
+        }
+        assert_eq!(world.leader(CELL), Some(first), "seed {seed}");
+        assert_eq!(world.term(first, CELL), term, "seed {seed}");
+        assert_eq!(world.summary().endings, 0, "seed {seed}");
+        rest(world);
+    }
+}
+
+#[test]
+fn a_new_leader_whose_first_commit_is_slow_shows_no_state_from_before_a_grant() {
+    for seed in 1..=6 {
+        let mut world = at_work(seed, |plan| {
+            plan.workload.clients = 6;
+            plan.workload.think_mean = 10 * MS;
+            plan.workload.read_percent = 50;
+        });
+        for _ in 0..8 {
+            let old = leader(&mut world);
+            for other in (0..3).filter(|other| *other != old) {
+                world.act(&Fault::SlowDisk(other, 1_500 * MS, 200 * MS));
+            }
+            world.act(&Fault::Kill(old));
+            pass(&mut world, 1_000);
+            world.act(&Fault::Start(old));
+            pass(&mut world, 1_500);
+        }
+        rest(world);
+    }
+}
+
+/// A voter crashes right after its vote has made a leader, before it has heard of that leader, and the only member
+/// that can be elected next asks it in the same term. Says whether a rule was broken.
+fn crash_between_vote_and_leader(seed: u64, defect: Option<Defect>) -> bool {
+    let mut plan = Plan::quiet(seed);
+    plan.workload.clients = 0;
+    plan.latency_mean = 2 * MS;
+    plan.defect = defect;
+    let mut world = World::new(plan, Trace::silent());
+    let mut is_broken = world.run_for(4_000 * MS).is_err();
+    let Some(old) = world.leader(CELL) else { return is_broken };
+    let (voter, late) = ((old + 1) % 3, (old + 2) % 3);
+    world.act(&Fault::Cut(links(&[(late, old), (late, voter)])));
+    world.act(&Fault::Kill(old));
+    world.act(&Fault::Start(old));
+    for _ in 0..80_000 {
+        is_broken |= world.run_for(MS / 10).is_err();
+        if world.claims_to_lead(old, CELL) || world.claims_to_lead(voter, CELL) {
+            break;
+        }
+    }
+    let (winner, other) = if world.claims_to_lead(old, CELL) { (old, voter) } else { (voter, old) };
+    world.act(&Fault::Kill(other));
+    world.act(&Fault::Cut(links(&[(winner, other)])));
+    world.act(&Fault::Mend(links(&[(late, other)])));
+    // It never lives for long enough to try for itself.
+    let before = world.elections();
+    for _ in 0..60 {
+        world.act(&Fault::Start(other));
+        is_broken |= world.run_for(110 * MS).is_err();
+        if is_broken || world.elections() > before {
+            break;
+        }
+        world.act(&Fault::Kill(other));
+    }
+    world.act(&Fault::Start(other));
+    is_broken |= world.run_for(2_000 * MS).is_err();
+    is_broken || world.come_to_rest().is_err()
+}
+
+#[test]
+fn a_vote_survives_a_crash_and_one_that_does_not_is_seen() {
+    let mut seen = 0;
+    for seed in 1..=20 {
+        assert!(!crash_between_vote_and_leader(seed, None), "seed {seed}");
+        seen += u32::from(crash_between_vote_and_leader(seed, Some(Defect::HardStateForgotten)));
+    }
+    assert!(seen > 0, "no run showed two leaders in a term");
+}
+
+#[test]
+fn a_lone_member_keeps_what_it_acknowledged_through_losses_of_power() {
+    for seed in 1..=5 {
+        let mut world = at_work(seed, |plan| {
+            plan.nodes = 1;
+            plan.workload.think_mean = 5 * MS;
+            plan.workload.hold_mean = 5 * MS;
+        });
+        let mut span = 137;
+        for _ in 0..20 {
+            pass(&mut world, span % 400 + 20);
+            world.act(&Fault::PowerLoss(0));
+            pass(&mut world, 20);
+            world.act(&Fault::Start(0));
+            span = span * 31 % 1_009;
+        }
+        assert!(world.summary().writes > 100, "seed {seed}: {:?}", world.summary());
+        rest(world);
+    }
+}
+
+#[test]
+fn a_holder_that_stood_still_past_its_ttl_knows_that_it_has_lost() {
+    let mut stale_writes = 0;
+    for seed in 1..=8 {
+        let mut world = at_work(seed, |plan| {
+            plan.workload.ttl_ms = (2_000, 2_000);
+            plan.workload.hold_mean = 2_000 * MS;
+            plan.workload.shared_percent = 0;
+            plan.drift_ppm_max = 500;
+        });
+        for _ in 0..200 {
+            if !world.held().is_empty() {
+                break;
+            }
+            pass(&mut world, 10);
+        }
+        let (client, name) = world.held()[0].clone();
+        world.act(&Fault::ClientPause(client));
+        pass(&mut world, 5_000);
+        assert!(world.held().iter().all(|(holder, _)| *holder != client), "seed {seed}: {name}");
+        assert!(world.summary().endings >= 1, "seed {seed}");
+        world.act(&Fault::ClientResume(client));
+        pass(&mut world, 3_000);
+        stale_writes += world.summary().stale_writes;
+        rest(world);
+    }
+    assert!(stale_writes > 0, "some write was on its way when its holder stood still");
+}
