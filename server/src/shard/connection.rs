@@ -9,6 +9,7 @@ use lockstep_core::{ConnectionId, Lane};
 use lockstep_ring::{Ring, Socket, Token};
 use lockstep_wire::frame::Assembler;
 use lockstep_wire::{CellId, NodeId};
+use rustix::net::{Shutdown, shutdown};
 
 /// Bits of an id that say where the connection stands; the rest tell the connections there apart.
 const INDEX_BITS: u32 = 20;
@@ -175,6 +176,19 @@ impl Connections {
         }
         connection.send(ring, id);
         connection.closes_after_send && !connection.is_sending
+    }
+
+    /// Ends the sending half of every connection on which nothing waits to go out, so that whoever is at its other end
+    /// reads what was sent last, then learns at once that nobody will answer any more.
+    pub(super) fn end(&mut self, ring: &Ring) {
+        for connection in self.slots.iter_mut().filter_map(|slot| slot.connection.as_mut()) {
+            let is_quiet = !connection.is_sending && connection.out.is_empty();
+            if is_quiet && !matches!(connection.stage, Stage::Closing) {
+                connection.stage = Stage::Closing;
+                // What cannot be ended in order ends with the process a moment later.
+                let _ = ring.with_socket(connection.socket, |fd| shutdown(fd, Shutdown::Write));
+            }
+        }
     }
 
     /// Closes a connection at once, or after what waits has gone out.

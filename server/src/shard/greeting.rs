@@ -17,6 +17,7 @@ use lockstep_wire::hello::{Hello, HelloReply, PROTOCOL, Role};
 use lockstep_wire::limit::{FIRST_FRAME_BYTES_MAX, TTL_MS_MAX, TTL_MS_MIN};
 use lockstep_wire::request::kind;
 use lockstep_wire::{CellId, Correlation, NodeId, Status};
+use rustix::net::{Shutdown, shutdown};
 
 use super::connection::{SocketOp, Stage, token};
 use super::handoff::Handoff;
@@ -58,6 +59,15 @@ impl Door {
                 Port::Client => ring.accept_multishot(client, ACCEPT_CLIENTS),
                 Port::Peer => ring.accept_multishot(peer, ACCEPT_PEERS),
             };
+        }
+    }
+
+    /// Stops listening. Whoever connects from now on is refused at once and goes elsewhere, instead of waiting for
+    /// an answer that will not come.
+    pub(super) fn shut(&self, ring: &Ring) {
+        for socket in self.listeners.into_iter().flat_map(|(client, peer)| [client, peer]) {
+            // A listener that cannot be shut goes with the process a moment later.
+            let _ = ring.with_socket(socket, |fd| shutdown(fd, Shutdown::Both));
         }
     }
 

@@ -298,14 +298,19 @@ impl Shard {
         self.stop_deadline.is_some_and(|deadline| self.stopped >= self.cells.len() || self.now >= deadline)
     }
 
-    /// Lets the last answers go out.
+    /// Lets the last answers go out, and nobody in.
     fn say_farewell(&mut self, ring: &Ring) -> Result<(), ShardError> {
+        self.door.shut(ring);
+        self.connections.end(ring);
         let end = Instant::now() + FAREWELL;
         while Instant::now() < end {
             ring.submit_and_wait(Some(FAREWELL / 10)).map_err(kernel("the ring refused to go on"))?;
             for completion in ring.completions() {
-                drop(completion);
+                if let Completion::Sent { token, buffer, .. } = completion {
+                    self.connections.on_sent(ring, connection::parse(token).0, buffer);
+                }
             }
+            self.connections.end(ring);
         }
         Ok(())
     }

@@ -44,11 +44,12 @@ pub(crate) struct Known {
 /// A cluster; its directory goes with it.
 #[derive(Debug)]
 pub(crate) struct Cluster {
+    /// First, so that nobody writes into the directory any more when it goes.
+    pub(crate) processes: Vec<Option<Process>>,
     pub(crate) directory: TempDir,
     pub(crate) id: String,
     pub(crate) shards: u16,
     pub(crate) places: Vec<Place>,
-    pub(crate) processes: Vec<Option<Process>>,
 }
 
 impl Cluster {

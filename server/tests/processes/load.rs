@@ -94,11 +94,6 @@ impl Load {
         moments.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
     }
 
-    /// What has failed so far.
-    pub(crate) fn failures(&self) -> Vec<String> {
-        lock(&self.books.failures).clone()
-    }
-
     /// Holds every lock that was kept against what the cell says; gives how many there are.
     #[track_caller]
     pub(crate) fn verify_kept(&self) -> usize {

@@ -81,6 +81,12 @@ fn a_port_that_somebody_has_is_named_and_the_other_one_is_not_kept() {
         assert!(TcpStream::connect(free).is_err(), "it listens in part");
         drop(other);
     }
+    let other = TcpListener::bind(free_port()).expect("a free port");
+    let taken = other.local_addr().expect("it has an address").to_string();
+    let directory = directory();
+    let data = directory.path().join("cluster").display().to_string();
+    let complained = refused(program(["dev", "--replicas", "1", "--data", &data, "--listen", &taken]));
+    assert!(complained.contains(&format!("cannot listen on {taken}")), "{complained}");
 }
 
 /// B60.

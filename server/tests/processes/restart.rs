@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockstep_wire::CellId;
 use rustix::process::Signal;
 
-use crate::connection::{Connection, leader};
+use crate::connection::leader;
 use crate::process::Process;
 use crate::worker::Worker;
 use crate::{PATIENCE, directory, until};
@@ -57,32 +57,41 @@ fn traffic_until_killed(
     assert!(after > before, "nothing was acknowledged in {how_long:?}");
 }
 
-fn verify_all(workers: &mut [Worker], connection: &mut Connection) {
-    let token_max = workers.iter().map(|worker| worker.token_max).max();
-    for worker in &mut *workers {
-        worker.verify(connection);
+/// Holds the books of every worker against what came back, and sees each cell grant above all that it had granted.
+fn verify_all(workers: &mut [Worker], endpoints: &[SocketAddr], cells: u16) {
+    for cell in (0..cells).map(CellId) {
+        let mut connection = leader(endpoints, cell, PATIENCE);
+        let mut workers: Vec<&mut Worker> = workers.iter_mut().filter(|worker| worker.cell == cell).collect();
+        let token_max = workers.iter().map(|worker| worker.token_max).max();
+        for worker in &mut workers {
+            worker.verify(&mut connection);
+        }
+        workers[0].one(&mut connection).expect("the cell grants");
+        assert!(workers[0].token_max > token_max.unwrap_or_default());
     }
-    // The next grant of anybody is above all that anybody had.
-    workers[0].one(connection).expect("the cell grants");
-    assert!(workers[0].token_max > token_max.unwrap_or_default());
 }
 
-fn kill_and_verify(rounds: u64, options: &[&str], workers: usize) {
+/// Kills a development cluster in the middle of traffic, so many times in a row; each cell has so many workers.
+pub(crate) fn kill_and_verify(rounds: u64, options: &[&str], cells: u16, workers: u16) {
     let directory = directory();
     let data = directory.path().join("cluster");
-    let mut workers: Vec<Worker> =
-        (0..workers).map(|number| Worker::new(CELL, &format!("/ls/kill/worker-{number}"))).collect();
+    let mut workers: Vec<Worker> = (0..cells)
+        .flat_map(|cell| (0..workers).map(move |number| (cell, number)))
+        .map(|(cell, number)| Worker::new(CellId(cell), &format!("/ls/cell-{cell}/worker-{number}")))
+        .collect();
     let (mut restart_max, began) = (Duration::ZERO, Instant::now());
     let (mut process, mut endpoints) = start_dev(&data, options);
     for round in 0..rounds {
-        drop(leader(&endpoints, CELL, PATIENCE));
+        for cell in (0..cells).map(CellId) {
+            drop(leader(&endpoints, cell, PATIENCE));
+        }
         let how_long = Duration::from_millis(60 + round * 37 % 140);
         traffic_until_killed(&mut workers, &endpoints, &mut process, how_long);
         let killed = Instant::now();
         (process, endpoints) = start_dev(&data, options);
-        let mut connection = leader(&endpoints, CELL, PATIENCE);
+        drop(leader(&endpoints, CELL, PATIENCE));
         restart_max = restart_max.max(killed.elapsed());
-        verify_all(&mut workers, &mut connection);
+        verify_all(&mut workers, &endpoints, cells);
     }
     let acknowledged: u64 = workers.iter().map(|worker| worker.acknowledged).sum();
     println!(
@@ -93,13 +102,13 @@ fn kill_and_verify(rounds: u64, options: &[&str], workers: usize) {
 
 #[test]
 fn acknowledged_grants_survive_kill_nine() {
-    kill_and_verify(50, &[], 4);
+    kill_and_verify(50, &[], 1, 4);
 }
 
 /// B42: with nobody to replicate to, nothing but the disk stands behind an acknowledgement.
 #[test]
 fn a_single_replica_keeps_what_it_acknowledged() {
-    kill_and_verify(10, &["--replicas", "1"], 2);
+    kill_and_verify(10, &["--replicas", "1"], 1, 2);
 }
 
 /// B42, to the point: the process dies the moment the acknowledgement has arrived.

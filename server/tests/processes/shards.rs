@@ -10,7 +10,7 @@ use lockstep_wire::{CellId, NodeId};
 use crate::cluster::Cluster;
 use crate::connection::{Connection, leader};
 use crate::load::client_config;
-use crate::restart::start_dev;
+use crate::restart::{kill_and_verify, start_dev};
 use crate::worker::Worker;
 use crate::{PATIENCE, directory};
 
@@ -25,26 +25,7 @@ fn workers(cells: u16) -> Vec<Worker> {
 
 #[test]
 fn every_cell_of_a_shared_log_comes_back_after_a_kill() {
-    let directory = directory();
-    let data = directory.path().join("cluster");
-    let options = ["--replicas", "3", "--cells", "3"];
-    let (mut process, mut endpoints) = start_dev(&data, &options);
-    let mut workers = workers(3);
-    for round in 0..4 {
-        for (worker, cell) in workers.iter_mut().zip(0..) {
-            let mut connection = leader(&endpoints, CellId(cell), PATIENCE);
-            worker.begin(&mut connection).expect("the session is there");
-            worker.verify(&mut connection);
-            for _ in 0..=10 + round {
-                worker.one(&mut connection).expect("the cell grants");
-            }
-        }
-        process.kill();
-        (process, endpoints) = start_dev(&data, &options);
-    }
-    for (worker, cell) in workers.iter_mut().zip(0..) {
-        worker.verify(&mut leader(&endpoints, CellId(cell), PATIENCE));
-    }
+    kill_and_verify(6, &["--replicas", "3", "--cells", "3"], 3, 2);
 }
 
 #[test]

@@ -49,7 +49,7 @@ enum What {
 /// A client with one session.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    cell: CellId,
+    pub(crate) cell: CellId,
     /// Everything that it locks is below this.
     prefix: String,
     nonce: Nonce,
