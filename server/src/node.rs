@@ -19,6 +19,7 @@ use lockstep_ring::probe::{self, Needs};
 use lockstep_ring::storage::DataDirectory;
 use lockstep_wal::Superblock;
 use lockstep_wire::{BirthId, CellId, Epoch, NodeId};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::shard::handoff::{Mailbox, Mailboxes};
 use crate::shard::{self, CLIENT_BUFFERS, Listeners, PEER_BUFFERS, RING, ShardError, ShardPlan};
@@ -27,6 +28,8 @@ use crate::shard::{self, CLIENT_BUFFERS, Listeners, PEER_BUFFERS, RING, ShardErr
 const BACKLOG: u32 = 4_096;
 /// Descriptors of a node beside its connections: log files, rings, links and a margin.
 const OWN_FILES: u64 = 256;
+/// More than a node makes use of; limits of billions are common, and mean none.
+const OPEN_FILES_MAX: u64 = 1_000_000;
 /// Connections that a node needs room for at least.
 const CONNECTIONS_MIN: u64 = 512;
 
@@ -259,7 +262,7 @@ impl Node {
     }
 }
 
-/// Checks that the host has what a node needs, and says how many files may be open.
+/// Checks that the host has what a node needs, raises the limit of open files as far as it may, and says what it is.
 fn raise_open_files(config: &NodeConfig) -> Result<u64, NodeError> {
     probe::require(&Needs {
         directory: config.data.clone(),
@@ -268,8 +271,11 @@ fn raise_open_files(config: &NodeConfig) -> Result<u64, NodeError> {
         buffer_groups: vec![CLIENT_BUFFERS, PEER_BUFFERS],
         open_files: OWN_FILES + CONNECTIONS_MIN,
     })?;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    Ok(limit.current.unwrap_or(u64::from(u32::MAX)))
+    let limit = getrlimit(Resource::Nofile);
+    // The soft limit protects programs that use select; whoever may have more is meant by the hard one. A refusal shows
+    // in the limit, which is read again.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    Ok(getrlimit(Resource::Nofile).current.unwrap_or(OPEN_FILES_MAX).min(OPEN_FILES_MAX))
 }
 
 /// Takes the data directory for this process.

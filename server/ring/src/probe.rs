@@ -100,6 +100,8 @@ pub fn examine(needs: &Needs) -> Vec<Finding> {
     let mut findings = Vec::new();
     let memory_needed = ring_bytes(needs);
     raise(Resource::Memlock, memory_needed);
+    // The kernel makes no table of files that is larger than the limit.
+    let files_needed = needs.open_files.max(u64::from(needs.ring.registered_files));
     match small_ring(memory_needed) {
         Ok(uring) => {
             let version = format!("available, kernel {}", kernel_release());
@@ -107,12 +109,12 @@ pub fn examine(needs: &Needs) -> Vec<Finding> {
             findings.push(Finding { subject: Subject::RingAbilities, outcome: abilities(&uring) });
             drop(uring);
             // Descriptors first: a ring's table of files counts against their limit, and what it needs is said by it.
-            findings.push(Finding { subject: Subject::OpenFiles, outcome: open_files(needs.open_files) });
+            findings.push(Finding { subject: Subject::OpenFiles, outcome: open_files(files_needed) });
             findings.push(Finding { subject: Subject::LockedMemory, outcome: locked_memory(needs) });
         }
         Err(shortage) => {
             findings.push(Finding { subject: Subject::IoUring, outcome: Err(shortage) });
-            findings.push(Finding { subject: Subject::OpenFiles, outcome: open_files(needs.open_files) });
+            findings.push(Finding { subject: Subject::OpenFiles, outcome: open_files(files_needed) });
         }
     }
     findings.push(Finding { subject: Subject::DirectIo, outcome: direct_io(&needs.directory) });

@@ -27,6 +27,8 @@ use super::{ACCEPT_CLIENTS, ACCEPT_PEERS, Listeners, Shard, ShardError};
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// Connections that have not said a valid Hello; beyond them the oldest is closed.
 const GREETING_MAX: usize = 1_024;
+/// Connections on the port for members beyond those that clients may have; the node keeps descriptors for them.
+const PEERS_RESERVED: usize = 64;
 /// The pause after the kernel refused to accept, for want of descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that may wait for somebody who is being refused.
@@ -85,10 +87,15 @@ impl Shard {
                 if !is_armed {
                     self.door.accept(ring, port);
                 }
-                if self.connections.len() < self.door.connections_max {
+                let connections_max = match port {
+                    Port::Client => self.door.connections_max,
+                    // Clients that fill a node must not keep members out: it would fall out of its own cells.
+                    Port::Peer => self.door.connections_max + PEERS_RESERVED,
+                };
+                if self.connections.len() < connections_max {
                     self.greet(ring, port, fd);
                 } else {
-                    self.reporter.full(self.door.connections_max);
+                    self.reporter.full(connections_max);
                 }
             }
             Completion::AcceptFailed { error, .. } => {

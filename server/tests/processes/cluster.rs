@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use lockstep_wire::request::Request;
 use tempfile::TempDir;
 
 use crate::connection::Connection;
-use crate::process::{Process, format};
+use crate::process::{PROGRAM, Process, format};
 use crate::{PATIENCE, directory, until};
 
 /// Where a node is, and what it is told.
@@ -98,6 +99,14 @@ impl Cluster {
     pub(crate) fn start_node(&mut self, at: usize) {
         let config = self.places[at].config.display().to_string();
         self.processes[at] = Some(Process::start(["serve", "--config", &config]));
+    }
+
+    /// Starts a node from a shell that sets a limit first, as `ulimit` says it.
+    pub(crate) fn start_limited(&mut self, at: usize, limit: &str) {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit} && exec \"$@\""), "sh", PROGRAM, "serve", "--config"]);
+        command.arg(&self.places[at].config);
+        self.processes[at] = Some(Process::spawn(command));
     }
 
     /// Ends a node as a loss of power would, and gives what it had said on stderr.

@@ -247,6 +247,53 @@ fn thousands_of_silent_connections_cost_no_memory_and_nobody_waits() {
     assert!((1..=20).contains(&lines), "{lines} lines:\n{complained}");
 }
 
+/// Clients that were welcomed and stay: so many, or as many as the node lets in.
+fn fill(client: SocketAddr, count: usize) -> Vec<Connection> {
+    (0..count).map_while(|_| Connection::open(client, CELL).ok()).collect()
+}
+
+#[test]
+fn clients_that_fill_a_node_keep_no_member_out() {
+    let mut cluster = Cluster::format(3, 1, PATIENT);
+    for at in 0..3 {
+        cluster.start_limited(at, "-n 1100");
+    }
+    drop(leader(&cluster.endpoints(), CELL, PATIENCE));
+    let leading = cluster.leader(CELL);
+    let clients = fill(cluster.places[leading].client, 1_300);
+    println!("{} clients fill a node that may have 1,100 files open", clients.len());
+    assert!((700..1_100).contains(&clients.len()), "{} clients were let in", clients.len());
+    let follower = (leading + 1) % 3;
+    cluster.kill(follower);
+    cluster.start_node(follower);
+    let place = cluster.places[follower].client;
+    until("the follower is told who leads", PATIENCE, || {
+        Connection::open(place, CELL)
+            .ok()
+            .filter(|connection| usize::from(connection.leader.0) == leading + 1)
+    });
+    let complained = cluster.process(leading).complained();
+    let lines = complained.lines().filter(|line| line.contains("there are too many")).count();
+    assert!((1..=20).contains(&lines), "{lines} lines:\n{complained}");
+    // Room that is given back is used again.
+    drop(clients);
+    until("there is room again", PATIENCE, || Connection::open(cluster.places[leading].client, CELL).ok());
+}
+
+#[test]
+fn a_node_takes_as_many_clients_as_the_hard_limit_allows() {
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if hard.is_some_and(|hard| hard < 2_500) {
+        println!("SKIPPED: no process may open 2,500 files here");
+        return;
+    }
+    let mut cluster = Cluster::format(1, 1, "");
+    cluster.start_limited(0, "-S -n 900");
+    drop(leader(&cluster.endpoints(), CELL, PATIENCE));
+    let clients = fill(cluster.places[0].client, 1_500);
+    assert_eq!(clients.len(), 1_500, "{}", cluster.process(0).complained());
+}
+
 #[test]
 fn bad_frames_after_hello_close_the_connection() {
     let (mut cluster, leader) = patient_cluster();
