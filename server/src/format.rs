@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use lockstep_ring::probe;
 use lockstep_ring::storage::DataDirectory;
 use lockstep_wal::Superblock;
 use lockstep_wire::{ClusterId, Incarnation, NodeId};
@@ -47,5 +48,6 @@ pub fn format(path: &Path, format: &Format) -> Result<(), NodeError> {
         return Err(data(objection.to_owned()));
     }
     let mut directory = DataDirectory::create(path).map_err(|error| data(error.to_string()))?;
+    probe::direct_io(path)?;
     lockstep_wal::format(&mut directory, &superblock).map_err(|refusal| data(refusal.to_string()))
 }

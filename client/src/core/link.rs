@@ -118,15 +118,22 @@ impl Link {
 
     /// Begins to connect, to the member of the hint or else to the next endpoint.
     pub(super) fn connect(&mut self, until: Time) -> (ConnectionId, String) {
-        self.address = self.hint.take().unwrap_or_else(|| {
-            let endpoint = self.endpoints[self.cursor].clone();
-            self.cursor = (self.cursor + 1) % self.endpoints.len();
-            endpoint
-        });
+        self.address = self.hint.take().unwrap_or_else(|| self.next_endpoint());
         self.connections += 1;
         let connection = ConnectionId(self.connections);
         self.phase = Phase::Connecting(connection, until);
         (connection, self.address.clone())
+    }
+
+    /// The next endpoint in turn, but not the member that was just left: a hint may have led there out of turn, and a
+    /// member that is silent costs a whole try.
+    fn next_endpoint(&mut self) -> String {
+        if self.endpoints[self.cursor] == self.address {
+            self.cursor = (self.cursor + 1) % self.endpoints.len();
+        }
+        let endpoint = self.endpoints[self.cursor].clone();
+        self.cursor = (self.cursor + 1) % self.endpoints.len();
+        endpoint
     }
 
     /// The member is good: the next trouble is met without delay again.
@@ -140,4 +147,29 @@ impl Link {
 pub(crate) fn shorten(text: &mut String, bytes_max: usize) {
     let whole = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(whole.unwrap_or(0));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_member_to_which_a_hint_led_is_not_the_next_one_tried() {
+        let endpoints: Vec<String> = ["a:1", "b:1", "c:1"].map(str::to_owned).into();
+        for (seed, hint) in (0..20).flat_map(|seed| endpoints.iter().map(move |hint| (seed, hint))) {
+            let mut chance = Chance::new(seed);
+            let mut link = Link::new(endpoints.clone(), &mut chance);
+            link.connect(Time::NEVER);
+            link.leave(Time(0), "does not lead", hint, &mut chance);
+            let (_, silent) = link.connect(Time::NEVER);
+            link.leave(Time(0), "gave no answer in time", "", &mut chance);
+            let (_, next) = link.connect(Time::NEVER);
+            assert_ne!(next, silent);
+        }
+        let mut chance = Chance::new(1);
+        let mut alone = Link::new(vec!["a:1".to_owned()], &mut chance);
+        alone.connect(Time::NEVER);
+        alone.leave(Time(0), "gave no answer in time", "", &mut chance);
+        assert_eq!(alone.connect(Time::NEVER).1, "a:1");
+    }
 }

@@ -44,10 +44,10 @@ pub enum Subject {
     IoUring,
     /// Whether its io_uring can do what is used here.
     RingAbilities,
-    /// Whether rings and buffers of the sizes asked for can be made, which the memlock limit may forbid.
-    LockedMemory,
     /// The limit of open descriptors.
     OpenFiles,
+    /// Whether rings and buffers of the sizes asked for can be made, which the memlock limit may forbid.
+    LockedMemory,
     /// Whether the data directory takes durable direct writes.
     DirectIo,
 }
@@ -106,10 +106,9 @@ pub fn examine(needs: &Needs) -> Vec<Finding> {
             findings.push(Finding { subject: Subject::IoUring, outcome: Ok(version) });
             findings.push(Finding { subject: Subject::RingAbilities, outcome: abilities(&uring) });
             drop(uring);
-            // Descriptors first: making rings takes some.
-            let open_files = Finding { subject: Subject::OpenFiles, outcome: open_files(needs.open_files) };
+            // Descriptors first: a ring's table of files counts against their limit, and what it needs is said by it.
+            findings.push(Finding { subject: Subject::OpenFiles, outcome: open_files(needs.open_files) });
             findings.push(Finding { subject: Subject::LockedMemory, outcome: locked_memory(needs) });
-            findings.push(open_files);
         }
         Err(shortage) => {
             findings.push(Finding { subject: Subject::IoUring, outcome: Err(shortage) });
@@ -286,8 +285,8 @@ fn raise(resource: Resource, needed: u64) {
     }
 }
 
-/// Writes one block durably into a new file in the directory, and removes it.
-fn direct_io(directory: &Path) -> Result<String, Shortage> {
+/// Writes one block durably into a new file in the directory, and removes it. Says what was seen, or what is short.
+pub fn direct_io(directory: &Path) -> Result<String, Shortage> {
     let unusable = |error: Errno| Shortage::DirectoryUnusable {
         directory: directory.to_owned(),
         error: io::Error::from(error).to_string(),

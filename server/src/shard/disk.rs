@@ -142,14 +142,18 @@ impl ShardDisk {
         Ok(())
     }
 
-    /// The next append that has become durable.
+    /// The next cell whose appends have become durable, and the last of them: it speaks for those before it.
     pub(super) fn poll_durable(&mut self) -> Option<(CellId, AppendId)> {
-        let (lsn, cell, append) = *self.appended.front()?;
-        if lsn > self.log.durable() {
-            return None;
+        let durable = self.log.durable();
+        let mut done: Option<(CellId, AppendId)> = None;
+        while let Some((lsn, cell, append)) = self.appended.front().copied() {
+            if lsn > durable || done.is_some_and(|(owner, _)| owner != cell) {
+                break;
+            }
+            self.appended.pop_front();
+            done = Some((cell, append));
         }
-        self.appended.pop_front();
-        Some((cell, append))
+        done
     }
 
     /// Asks for entries of a cell.

@@ -184,7 +184,13 @@ impl Shard {
             Welcome::Peer { node, .. } => (Stage::Peer { node }, self.groups.peer),
         };
         connection.stage = stage;
-        ring.receive_multishot(connection.socket, group, token(id, SocketOp::Receive));
+        let socket = connection.socket;
+        if let Welcome::Peer { node, .. } = welcomed
+            && let Some(link) = self.links.get_mut(&node)
+        {
+            link.on_heard_of(self.now);
+        }
+        ring.receive_multishot(socket, group, token(id, SocketOp::Receive));
         self.on_bytes(ring, id, rest)
     }
 

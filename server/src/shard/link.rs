@@ -2,7 +2,7 @@
 //!
 //! Invariants: a link is up when both its connections were welcomed, and down when either breaks; a break
 //! is followed by an attempt to connect at once, so that a refusal (the process is gone) is known within a
-//! moment. Deliberately absent: what members say to each other.
+//! moment; and so is the member's own return. Deliberately absent: what members say to each other.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -101,6 +101,14 @@ impl Link {
     pub(super) fn on_up(&mut self) {
         self.is_up = true;
         self.pause = RETRY_MIN;
+    }
+
+    /// Notes that the member has connected to us: it is there, so a pause before the next attempt is over.
+    pub(super) fn on_heard_of(&mut self, now: Instant) {
+        if self.is_idle() {
+            self.due = now;
+            self.pause = RETRY_MIN;
+        }
     }
 
     /// Notes that it broke, and when to try again: at once after a link that stood, ever later otherwise.

@@ -114,6 +114,9 @@ impl Shard {
         frame: &Frame<'_>,
     ) -> Result<Result<(), String>, ShardError> {
         match speaker {
+            Speaker::Client(_) if frame.head.kind == kind::HELLO => {
+                Ok(Err("a second Hello, whose answer could not be told from the first".to_owned()))
+            }
             Speaker::Client(cell) => {
                 let input = match Request::decode(frame) {
                     _ if frame.head.cell != cell => {

@@ -3,6 +3,8 @@
 //! Invariants: every committed entry is applied once and in order; an answer that a wait was still owed
 //! goes out before anything that is learned later. Deliberately absent: what an entry does to the state.
 
+use std::collections::VecDeque;
+
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::{Attached, EndReason, Event, KeptAlive, Refusal, Reply};
 use lockstep_wire::{LogIndex, RequestId, Rows, SessionId, Status};
@@ -13,7 +15,7 @@ use super::digest::DigestBook;
 use super::question::Question;
 use super::view;
 use crate::effect::{ConnectionId, Effects};
-use crate::table::{Answer, Outcome};
+use crate::table::{Answer, Outcome, SessionSlot, Table};
 use crate::time::{Span, Time};
 
 impl Cell {
@@ -26,7 +28,9 @@ impl Cell {
                 break;
             }
         }
-        while let Some((call, question)) = self.questions.poll_answerable(self.table.applied()) {
+        while !self.is_halted
+            && let Some((call, question)) = self.questions.poll_answerable(self.table.applied())
+        {
             self.answer_question(call, question, fx);
         }
     }
@@ -35,7 +39,10 @@ impl Cell {
         let Some(committed) = self.raft.poll_committed() else { return false };
         let index = committed.index;
         match Command::decode(committed.payload) {
-            Ok(command) => self.table.apply(index, &command, &mut self.outcomes),
+            Ok(command) => {
+                note_ending(&self.table, &command, &mut self.ending);
+                self.table.apply(index, &command, &mut self.outcomes);
+            }
             Err(error) => {
                 let cell = self.config.cell;
                 self.halt(fx, format!("entry {index} of cell {cell} cannot be applied: {error}"));
@@ -51,6 +58,7 @@ impl Cell {
         }
         outcomes.clear();
         self.outcomes = outcomes;
+        self.ending.clear();
         if DigestBook::is_due(index) {
             self.compare_digests(index, fx);
         }
@@ -59,7 +67,9 @@ impl Cell {
 
     fn on_outcome(&mut self, index: LogIndex, outcome: Outcome, now: Time, fx: &mut Effects) {
         match outcome {
-            Outcome::Reply { session, request_id, answer } => self.route(session, request_id, answer, fx),
+            Outcome::Reply { session, request_id, answer } => {
+                self.route(index, session, request_id, answer, fx);
+            }
             Outcome::Opened { session, ttl_ms, is_new } => self.on_opened(index, session, ttl_ms, is_new, fx),
             Outcome::OpenRefused { answer } => {
                 if let Some(call) = self.calls.take_opening(index) {
@@ -93,11 +103,29 @@ impl Cell {
     }
 
     /// Sends an answer to whoever waits for it; a queued acquire waits on.
-    fn route(&mut self, session: SessionId, request_id: RequestId, answer: Answer, fx: &mut Effects) {
-        let key = (session, request_id);
+    fn route(
+        &mut self,
+        index: LogIndex,
+        session: SessionId,
+        request_id: RequestId,
+        answer: Answer,
+        fx: &mut Effects,
+    ) {
         let call = match answer {
-            Answer::Queued { .. } => self.calls.mutations.get(&key).copied(),
-            _ => self.calls.mutations.remove(&key),
+            Answer::Queued { .. } => self.calls.mutation(session, request_id, index),
+            Answer::Granted(_)
+            | Answer::TimedOut
+            | Answer::Cancelled
+            | Answer::AlreadyHeld { .. }
+            | Answer::Lost { .. }
+            | Answer::Done
+            | Answer::StaleToken
+            | Answer::StaleRequest
+            | Answer::Limit(_)
+            | Answer::Invalid(_)
+            | Answer::Unsupported(_)
+            | Answer::SessionExpired
+            | Answer::SessionUnknown => self.calls.take_mutation(session, request_id, index),
         };
         if let Some(call) = call {
             answer_with(self, call, answer, fx);
@@ -113,14 +141,14 @@ impl Cell {
         fx: &mut Effects,
     ) {
         let call = self.calls.take_opening(index);
-        let Ok(reading) = self.table.session(session) else { return };
+        let reading = self.table.session(session).expect("an opened session is there");
         let (slot, next_request_id) = (reading.slot(), reading.next_request_id());
         let ttl = Span::from_ms(u64::from(ttl_ms));
         if is_new {
             self.leases.open(slot, ttl);
         }
         let Some(call) = call else { return };
-        self.attach(session, slot, call.connection);
+        self.attach(session, slot, call, fx);
         // The entry of this call was committed in this term, which is as good as a round; but a session
         // whose end is on its way must not be acknowledged.
         if self.leases.renew(slot, ttl) {
@@ -141,23 +169,37 @@ impl Cell {
         for call in self.calls.take_session(session) {
             self.refuse(call, Status::SessionExpired, reason.name(), fx);
         }
-        let closing = self.calls.closings.remove(&session);
+        let closing = self.calls.take_closing(session);
         if let Some(call) = closing {
             match reason {
                 EndReason::Closed => {
                     let released = Rows::Slice(released);
                     self.answer(call, &Reply::Closed { released_total, released }, fx);
                 }
-                _ => self.refuse(call, Status::SessionExpired, reason.name(), fx),
+                EndReason::Released
+                | EndReason::Cancelled
+                | EndReason::Expired
+                | EndReason::Revoked
+                | EndReason::MaxHold
+                | EndReason::CellRestored => {
+                    self.refuse(call, Status::SessionExpired, reason.name(), fx);
+                }
             }
         }
-        let Some(slot) = self.table.slot_of(session) else { return };
-        if let Some(connection) = self.attachments.connection(session, slot) {
-            if closing.is_none() {
-                fx.tell(connection, self.config.cell, &Event::SessionEnded { session, reason });
+        // The record may have been reaped by the same entry.
+        let slot = loop {
+            let (ended, slot) = self.ending.pop_front().expect("a session that ends was live before");
+            if ended == session {
+                break slot;
             }
-            self.attachments.detach(session, slot);
+        };
+        self.leases.close(slot);
+        if closing.is_none()
+            && let Some(connection) = self.attachments.connection(session, slot)
+        {
+            fx.tell(connection, self.config.cell, &Event::SessionEnded { session, reason });
         }
+        self.attachments.detach(session, slot);
     }
 
     fn connection_of(&self, session: SessionId) -> Option<ConnectionId> {
@@ -174,7 +216,7 @@ impl Cell {
                         Ok(session) if session.is_opened_by(&proof.nonce) => {
                             let (slot, ttl_ms) = (session.slot(), session.ttl_ms());
                             let next_request_id = session.next_request_id();
-                            self.attach(proof.session, slot, call.connection);
+                            self.attach(proof.session, slot, call, fx);
                             match self.leases.renew(slot, Span::from_ms(u64::from(ttl_ms))) {
                                 true => Attached {
                                     session: proof.session,
@@ -217,7 +259,7 @@ impl Cell {
             let (status, ttl_ms) = match self.table.session(session) {
                 Ok(reading) => {
                     let (slot, ttl_ms) = (reading.slot(), reading.ttl_ms());
-                    if self.attachments.connection(session, slot) != Some(call.connection) {
+                    if !self.attachments.is_attached(session, slot, call.connection) {
                         (Status::NotAttached, 0)
                     } else if self.leases.renew(slot, Span::from_ms(u64::from(ttl_ms))) {
                         (Status::Ok, ttl_ms)
@@ -235,8 +277,16 @@ impl Cell {
     }
 }
 
+/// Remembers where the sessions are that an entry is about to end: it may take their records away.
+fn note_ending(table: &Table, command: &Command<'_>, ending: &mut VecDeque<(SessionId, SessionSlot)>) {
+    if let Command::EndSessions { sessions, .. } = command {
+        let live = sessions.iter().filter_map(|id| Some((id, table.session(id).ok()?.slot())));
+        ending.extend(live);
+    }
+}
+
 /// Puts an answer of the table into a reply.
-fn answer_with(cell: &Cell, call: Call, answer: Answer, fx: &mut Effects) {
+pub(super) fn answer_with(cell: &Cell, call: Call, answer: Answer, fx: &mut Effects) {
     let reply = match answer {
         Answer::Granted(grant) => Reply::Granted(grant),
         Answer::Queued { position } => Reply::Queued { position },

@@ -47,6 +47,11 @@ impl DigestBook {
         self.own.iter().find(|(at, _)| *at == index).map(|(_, digest)| *digest)
     }
 
+    /// Takes a member's digest without judging.
+    pub(crate) fn add(&mut self, from: NodeId, index: LogIndex, digest: u64) {
+        self.reported.entry(index).or_default().insert(from, digest);
+    }
+
     /// Takes a member's digest, the leader's own among them, and judges once enough are known.
     pub(crate) fn on_reported(
         &mut self,
@@ -55,8 +60,8 @@ impl DigestBook {
         digest: u64,
         members: usize,
     ) -> Option<Verdict> {
-        let reports = self.reported.entry(index).or_default();
-        reports.insert(from, digest);
+        self.add(from, index, digest);
+        let reports = &self.reported[&index];
         let majority = members / 2 + 1;
         let agreed = reports
             .values()

@@ -13,6 +13,10 @@ use crate::time::{Span, Time};
 const STALL: Span = Span::from_ms(100);
 /// The width of a wheel's bucket; a deadline is noticed at most this late.
 const BUCKET: Span = Span::from_ms(16);
+/// Slots that are looked at in one turn: all sessions of a new leader may stand in the same bucket.
+const LOOKS_PER_TURN: usize = 1_024;
+/// In place of a bucket: the slot stands among those that are due.
+const DUE: u64 = u64::MAX;
 
 /// A moment on the clock that stands still while this process is stalled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,11 +28,14 @@ struct Lease {
     /// Which tenure the rest belongs to; of an older one it means nothing.
     tenure: u64,
     deadline: LeaseTime,
-    /// The bucket in which the slot is looked at again; an entry in any other is out of date. 0 for none.
+    /// The bucket in which the slot is looked at again, or [`DUE`]; an entry anywhere else is out of date.
+    /// 0 for none.
     bucket: u64,
     is_doomed: bool,
     /// A beat has arrived that is not answered yet.
     is_beating: bool,
+    /// An attach or an open that found the session has arrived and is not answered yet.
+    is_returning: bool,
 }
 
 /// The leases of one leader; made anew in each tenure without a scan.
@@ -54,11 +61,16 @@ impl Leases {
         self.stepped = self.stepped.max(now);
     }
 
-    /// Begins a tenure: whatever was known of any session is forgotten.
-    pub(crate) fn take_office(&mut self) {
+    /// The office is lost: whatever was known of any session is forgotten, dooms too. What is told from here on
+    /// is of the next tenure, from its election on.
+    pub(crate) fn forget(&mut self) {
         self.tenure += 1;
         self.wheel.clear();
         self.due.clear();
+    }
+
+    /// The leader serves from now on: this is when the TTL of every session that it finds begins.
+    pub(crate) fn take_office(&mut self) {
         self.office_began = self.lease_now();
     }
 
@@ -89,9 +101,15 @@ impl Leases {
         self.renew(slot, ttl);
     }
 
+    /// Forgets a session that has ended. Nobody looks at its slot again before another one has it.
+    pub(crate) fn close(&mut self, slot: SessionSlot) {
+        *self.lease(slot) = Lease { tenure: self.tenure, ..Lease::default() };
+    }
+
     /// Gives a session a whole TTL from the beginning of the tenure, unless it has been given one already.
     pub(crate) fn arm(&mut self, slot: SessionSlot, ttl: Span) {
-        if self.lease(slot).bucket == 0 {
+        let lease = *self.lease(slot);
+        if lease.bucket == 0 && !lease.is_doomed {
             let deadline = LeaseTime(self.office_began.0 + ttl.0);
             self.lease(slot).deadline = deadline;
             self.watch(slot, deadline);
@@ -103,6 +121,7 @@ impl Leases {
         let deadline = LeaseTime(self.lease_now().0 + ttl.0);
         let lease = self.lease(slot);
         lease.is_beating = false;
+        lease.is_returning = false;
         if lease.is_doomed {
             return false;
         }
@@ -116,6 +135,11 @@ impl Leases {
     /// Notes that a beat has arrived. False when one was waiting for its answer already.
     pub(crate) fn on_beat(&mut self, slot: SessionSlot) -> bool {
         !std::mem::replace(&mut self.lease(slot).is_beating, true)
+    }
+
+    /// Notes that an attach or an open of a session has arrived, which counts as a beat when it is answered.
+    pub(crate) fn on_return(&mut self, slot: SessionSlot) {
+        self.lease(slot).is_returning = true;
     }
 
     /// Forgets a beat that will not be answered.
@@ -139,34 +163,44 @@ impl Leases {
         self.wheel.entry(bucket).or_default().push(slot);
     }
 
-    /// Looks at the deadlines that may have passed. True when some have: the input that was waiting when
-    /// this was noticed must be drained before any of them is ended.
+    /// Looks at some of the deadlines that may have passed, unless earlier ones are not dealt with. True when
+    /// some are due: the input that was waiting when this was noticed must be drained before any is ended.
     pub(crate) fn notice_due(&mut self) -> bool {
+        if !self.due.is_empty() {
+            return true;
+        }
         let now = self.lease_now();
-        while let Some(bucket) = self.wheel.first_entry().filter(|bucket| *bucket.key() * BUCKET.0 <= now.0) {
+        for _ in 0..LOOKS_PER_TURN {
+            let passed = self.wheel.first_entry().filter(|bucket| *bucket.key() * BUCKET.0 <= now.0);
+            let Some(mut bucket) = passed else { break };
             let number = *bucket.key();
-            for slot in bucket.remove() {
-                let lease = *self.lease(slot);
-                if lease.bucket != number {
-                    continue;
-                }
-                if lease.deadline < now {
-                    self.due.push_back(slot);
-                } else {
-                    self.watch(slot, lease.deadline);
-                }
+            let Some(slot) = bucket.get_mut().pop() else {
+                bucket.remove();
+                continue;
+            };
+            let lease = *self.lease(slot);
+            if lease.bucket != number {
+                continue;
+            }
+            if lease.deadline < now {
+                self.put_back(slot);
+            } else {
+                self.watch(slot, lease.deadline);
             }
         }
         !self.due.is_empty()
     }
 
-    /// The next session whose deadline has passed, now that the input has been drained. One that has beaten
-    /// meanwhile is watched again instead.
+    /// The next session whose deadline has passed, now that the input has been drained. One of which something
+    /// has arrived meanwhile is watched again instead.
     pub(crate) fn poll_due(&mut self) -> Option<SessionSlot> {
         let now = self.lease_now();
         while let Some(slot) = self.due.pop_front() {
             let lease = *self.lease(slot);
-            if lease.is_beating || lease.deadline >= now {
+            if lease.bucket != DUE {
+                continue;
+            }
+            if lease.is_beating || lease.is_returning || lease.deadline >= now {
                 self.watch(slot, lease.deadline.max(now));
             } else {
                 self.lease(slot).bucket = 0;
@@ -178,6 +212,7 @@ impl Leases {
 
     /// Takes back a session that was named as due and could not be ended now.
     pub(crate) fn put_back(&mut self, slot: SessionSlot) {
+        self.lease(slot).bucket = DUE;
         self.due.push_back(slot);
     }
 
@@ -216,6 +251,7 @@ mod tests {
     fn leading() -> Leases {
         let mut leases = Leases::default();
         leases.on_step(Time(1));
+        leases.forget();
         leases.take_office();
         leases
     }
@@ -260,7 +296,7 @@ mod tests {
         leases.open(slot(), TTL);
         leases.doom(slot());
         assert!(!leases.renew(slot(), TTL));
-        leases.take_office();
+        leases.forget();
         assert!(leases.renew(slot(), TTL), "a new tenure knows no doom");
     }
 
@@ -288,6 +324,63 @@ mod tests {
         assert!(at(&mut leases, 1_100));
         assert_eq!(leases.poll_due(), Some(slot()));
         assert_eq!(leases.poll_due(), None, "an entry of the former session counts for nothing");
+    }
+
+    #[test]
+    fn an_ended_session_is_not_looked_at_again_though_a_beat_of_it_waits() {
+        let mut leases = leading();
+        leases.open(slot(), TTL);
+        leases.on_beat(slot());
+        leases.doom(slot());
+        leases.close(slot());
+        assert!(!at(&mut leases, 1_100));
+        assert_eq!(leases.deadline(), Time::NEVER);
+    }
+
+    #[test]
+    fn a_slot_that_is_opened_anew_while_it_stands_among_the_due_is_watched_once() {
+        let mut leases = leading();
+        leases.open(slot(), TTL);
+        assert!(at(&mut leases, 1_100));
+        leases.close(slot());
+        leases.open(slot(), TTL);
+        assert_eq!(leases.poll_due(), None);
+        assert!(at(&mut leases, 2_200));
+        assert_eq!(leases.poll_due(), Some(slot()));
+        assert_eq!(leases.poll_due(), None);
+    }
+
+    #[test]
+    fn an_attach_that_waits_for_its_answer_keeps_the_session() {
+        let mut leases = leading();
+        leases.open(slot(), TTL);
+        assert!(at(&mut leases, 1_100));
+        leases.on_return(slot());
+        assert_eq!(leases.poll_due(), None);
+        assert!(leases.renew(slot(), TTL));
+        assert!(!at(&mut leases, 2_000));
+        assert!(at(&mut leases, 2_200));
+        assert_eq!(leases.poll_due(), Some(slot()));
+    }
+
+    #[test]
+    fn many_deadlines_at_one_moment_are_looked_at_in_slices() {
+        let mut leases = leading();
+        for index in 0..3 * LOOKS_PER_TURN {
+            leases.arm(SessionSlot::from_index(index), TTL);
+        }
+        let mut named = 0;
+        let mut turns = 0;
+        assert!(at(&mut leases, 1_100));
+        while leases.notice_due() {
+            turns += 1;
+            let before = named;
+            while leases.poll_due().is_some() {
+                named += 1;
+            }
+            assert!(named - before <= LOOKS_PER_TURN);
+        }
+        assert_eq!((named, turns), (3 * LOOKS_PER_TURN, 3));
     }
 
     #[test]

@@ -17,15 +17,17 @@ mod waits;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
+
 use lockstep_wire::entry::Command;
 use lockstep_wire::peer::PeerMessage;
 use lockstep_wire::reply::KeptAlive;
-use lockstep_wire::{BirthId, CellId, Epoch, Incarnation, LogIndex, NodeId};
+use lockstep_wire::{BirthId, CellId, Epoch, Incarnation, LogIndex, NodeId, SessionId};
 
 use crate::effect::{DrainId, Effect, Effects, Halt, RecordHead};
 use crate::input::Input;
 use crate::raft::{Raft, RaftConfig, Restored};
-use crate::table::{Limits, Outcomes, Table};
+use crate::table::{Limits, Outcomes, SessionSlot, Table};
 use crate::time::{Span, Time};
 
 use calls::{Attachments, Calls};
@@ -39,10 +41,6 @@ use waits::WaitTimers;
 const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of entries on their way to one follower.
 const INFLIGHT_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The longest time between two steps, well below what counts as a stall.
-const STEP_EVERY: Span = Span::from_ms(50);
-/// Between two turns in which a new leader arms sessions.
-const ARM_EVERY: Span = Span::from_ms(1);
 
 /// A member of the cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,9 +96,13 @@ pub struct Cell {
     questions: Questions,
     digests: DigestBook,
     outcomes: Outcomes,
+    /// The sessions that the entry that is being applied ends, in its order.
+    ending: VecDeque<(SessionId, SessionSlot)>,
     /// Room for the rows of one acknowledgement.
     kept_alive: Vec<KeptAlive>,
     drains: u64,
+    /// How many requests have come.
+    arrivals: u64,
     is_stopping: bool,
     is_halted: bool,
 }
@@ -165,8 +167,10 @@ impl Cell {
             questions: Questions::default(),
             digests: DigestBook::default(),
             outcomes: Outcomes::new(),
+            ending: VecDeque::new(),
             kept_alive: Vec::new(),
             drains: 0,
+            arrivals: 0,
             is_stopping: false,
             is_halted: false,
         }
@@ -178,6 +182,7 @@ impl Cell {
             return;
         }
         self.leases.on_step(now);
+        let before = fx.list().len();
         match input {
             Input::Tick => self.on_tick(now, fx),
             Input::EndOfTurn => {
@@ -195,29 +200,19 @@ impl Cell {
                 self.on_request(connection, correlation, &request, now, fx);
             }
             Input::Malformed { connection, head, error } => self.on_malformed(connection, head, error, fx),
-            Input::Disconnected { connection } => self.on_disconnected(connection),
+            Input::Disconnected { connection } => self.attachments.on_disconnected(connection),
             Input::Stop => self.on_stop(now, fx),
         }
+        self.is_halted |= fx.list()[before..].iter().any(|effect| matches!(effect, Effect::Halt(_)));
         self.settle(now, fx);
     }
 
     /// When the cell wants a tick at the latest.
     pub fn deadline(&self) -> Time {
-        self.raft.deadline().min(self.office_deadline())
-    }
-
-    fn office_deadline(&self) -> Time {
-        if !self.tenure.is_serving() {
+        if self.is_halted {
             return Time::NEVER;
         }
-        let stepped = self.leases.stepped();
-        let leases = match (self.tenure.is_draining() || self.tenure.is_ending(), self.leases.has_due()) {
-            (true, _) => Time::NEVER,
-            (false, true) => stepped,
-            (false, false) => self.leases.deadline(),
-        };
-        let arming = if self.tenure.is_arming() { stepped + ARM_EVERY } else { Time::NEVER };
-        (stepped + STEP_EVERY).min(self.waits.deadline()).min(leases).min(arming)
+        self.raft.deadline().min(self.office_deadline())
     }
 
     /// The leader that this replica knows, 0 for none, and where it serves clients.

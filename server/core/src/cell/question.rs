@@ -2,7 +2,8 @@
 //! (DESIGN section 4.2).
 //!
 //! Invariant: an answer is given only by a round that began after the question came, from a table that has
-//! applied all that was committed when the round began. Deliberately absent: the round itself.
+//! applied all that was committed when the round began; and a keep-alive waits for no entry, not even
+//! behind a question that does. Deliberately absent: the round itself.
 
 use std::collections::VecDeque;
 
@@ -24,7 +25,7 @@ pub(crate) enum Question {
     Token { name: Box<str>, token: FencingToken, session: Option<SessionId> },
     /// What does this session hold?
     Session(SessionId),
-    /// The session of this call is not live here; what became of it?
+    /// The session of this call is not live here, or its end is on its way; what became of it?
     Gone(SessionId),
 }
 
@@ -37,27 +38,58 @@ struct Asked {
     question: Question,
 }
 
-/// The questions that wait for a round, in the order in which they came.
+/// The questions that wait for a round: in three lanes, each in the order in which they came.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
-    asked: VecDeque<Asked>,
-    /// The ids of the keep-alives in `asked`, one after the other.
+    /// Keep-alives.
+    beats: VecDeque<Asked>,
+    /// Whatever a round alone answers.
+    reads: VecDeque<Asked>,
+    /// Whatever waits for an entry, too. The disks may be long about it.
+    settling: VecDeque<Asked>,
+    /// The ids of the keep-alives in `beats`, one after the other.
     beating: VecDeque<SessionId>,
     confirmed: RoundId,
 }
 
 impl Questions {
-    /// How many wait.
-    pub(crate) fn len(&self) -> usize {
-        self.asked.len()
+    /// How many keep-alives wait.
+    pub(crate) fn beats_len(&self) -> usize {
+        self.beats.len()
     }
 
-    /// Adds a question that `round` answers once `after` has been applied.
-    pub(crate) fn ask(&mut self, round: RoundId, after: LogIndex, call: Call, question: Question) {
-        self.asked.push_back(Asked { round, after, call, question });
+    /// How many sessions' keep-alives wait.
+    pub(crate) fn beating_len(&self) -> usize {
+        self.beating.len()
     }
 
-    /// Adds an id to the keep-alive that is asked next.
+    /// How many questions wait for a round alone.
+    pub(crate) fn reads_len(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// How many questions wait for an entry, too.
+    pub(crate) fn settling_len(&self) -> usize {
+        self.settling.len()
+    }
+
+    /// Adds a question that `round` answers.
+    pub(crate) fn ask(&mut self, round: RoundId, call: Call, question: Question) {
+        self.reads.push_back(Asked { round, after: LogIndex(0), call, question });
+    }
+
+    /// Adds a question that `round` answers once `after`, which only grows, has been applied.
+    pub(crate) fn ask_after(&mut self, round: RoundId, after: LogIndex, call: Call, question: Question) {
+        self.settling.push_back(Asked { round, after, call, question });
+    }
+
+    /// Adds a keep-alive of the sessions that were last named.
+    pub(crate) fn beat(&mut self, round: RoundId, call: Call, count: usize) {
+        let question = Question::KeepAlive { count };
+        self.beats.push_back(Asked { round, after: LogIndex(0), call, question });
+    }
+
+    /// Names a session for the keep-alive that is added next.
     pub(crate) fn add_beating(&mut self, session: SessionId) {
         self.beating.push_back(session);
     }
@@ -72,19 +104,23 @@ impl Questions {
         self.confirmed = self.confirmed.max(round);
     }
 
-    /// The next question that may be answered now.
+    /// The next question that may be answered now; keep-alives first.
     pub(crate) fn poll_answerable(&mut self, applied: LogIndex) -> Option<(Call, Question)> {
-        let front = self.asked.front()?;
-        if front.round > self.confirmed || front.after > applied {
-            return None;
-        }
-        self.asked.pop_front().map(|asked| (asked.call, asked.question))
+        let confirmed = self.confirmed;
+        [&mut self.beats, &mut self.reads, &mut self.settling].into_iter().find_map(|lane| {
+            let front = lane.front()?;
+            if front.round > confirmed || front.after > applied {
+                return None;
+            }
+            lane.pop_front().map(|asked| (asked.call, asked.question))
+        })
     }
 
     /// Takes every call out, unanswered; a new tenure's rounds are counted anew.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Call> + use<> {
         self.beating.clear();
         self.confirmed = RoundId(0);
-        std::mem::take(&mut self.asked).into_iter().map(|asked| asked.call)
+        let lanes = [&mut self.beats, &mut self.reads, &mut self.settling].map(std::mem::take);
+        lanes.into_iter().flatten().map(|asked| asked.call)
     }
 }

@@ -8,9 +8,10 @@ use lockstep_wire::frame::Head;
 use lockstep_wire::limit::{LOCK_DELAY_MS_MAX, WAIT_MS_MAX};
 use lockstep_wire::reply::{EndReason, Refusal, Reply};
 use lockstep_wire::request::{Acquire, Mutation, Request, SessionProof, kind};
-use lockstep_wire::{Correlation, DecodeError, LogIndex, Name, Rows, SessionId, Status};
+use lockstep_wire::{Correlation, DecodeError, LogIndex, Name, RoundId, Rows, SessionId, Status};
 
-use super::calls::Call;
+use super::apply::answer_with;
+use super::calls::{Call, Proposed};
 use super::question::Question;
 use super::{Cell, view};
 use crate::effect::{ConnectionId, Effects};
@@ -20,9 +21,11 @@ use crate::time::Time;
 
 /// Entries on their way to a majority from which on acquires are refused; opening a session is refused
 /// at half of it, releases and cancels at twice.
-const BACKLOG_MAX: u64 = 32_768;
-/// Questions that wait for a round from which on reads are refused.
+pub(crate) const BACKLOG_MAX: u64 = 32_768;
+/// Questions of one kind that wait for a round from which on no more are taken.
 const QUESTIONS_MAX: usize = 32_768;
+/// Beats that wait for a round from which on those of sessions attached elsewhere get no answer.
+const STRANGERS_MAX: usize = 1 << 20;
 /// When to come back after a refusal for load, in ms.
 const RETRY_AFTER_MS: u32 = 50;
 
@@ -47,7 +50,7 @@ impl Cell {
         now: Time,
         fx: &mut Effects,
     ) {
-        let call = Call { connection, correlation, asked: request.kind() };
+        let call = self.receive(connection, correlation, request.kind());
         match request {
             Request::Status => return view::status(self, call, fx),
             Request::Routes => return view::routes(self, call, fx),
@@ -62,7 +65,13 @@ impl Cell {
                 let command = Command::OpenSession { client_id, ttl_ms: *ttl_ms, nonce: *nonce };
                 if let Some(index) = self.admit(call, Admission::Opens, &command, now, fx) {
                     self.attachments.on_connected(connection);
-                    self.calls.openings.push_back((index, call));
+                    self.calls.add_opening(Proposed { index, call });
+                    if let Some(session) = self.table.session_by_nonce(nonce)
+                        && session.client_id() == *client_id
+                    {
+                        // Finding it will count as a keep-alive, so it must not expire before.
+                        self.leases.on_return(session.slot());
+                    }
                 }
             }
             Request::CloseSession { session } => self.on_close(call, *session, now, fx),
@@ -72,6 +81,9 @@ impl Cell {
                 self.on_mutation(call, mutation, Admission::Frees, &command, now, fx);
             }
             Request::Release { mutation, acquire_id, name, token } => {
+                if let Err(error) = Name::parse(name) {
+                    return self.refuse(call, Status::Invalid, &format!("name: {error}"), fx);
+                }
                 let command =
                     Command::Release { mutation: *mutation, acquire_id: *acquire_id, name, token: *token };
                 self.on_mutation(call, mutation, Admission::Frees, &command, now, fx);
@@ -85,9 +97,14 @@ impl Cell {
                 self.on_read(call, name, Question::Lock(Box::from(*name)), now, fx);
             }
             Request::GetSession { session } => {
-                self.ask(call, Question::Session(*session), LogIndex(0), Urgency::Now, now, fx);
+                self.ask(call, Question::Session(*session), now, fx);
             }
         }
+    }
+
+    fn receive(&mut self, connection: ConnectionId, correlation: Correlation, asked: u16) -> Call {
+        self.arrivals += 1;
+        Call { connection, correlation, asked, arrival: self.arrivals }
     }
 
     /// Answers a frame that is no request of this cell.
@@ -98,7 +115,11 @@ impl Cell {
         error: Option<DecodeError>,
         fx: &mut Effects,
     ) {
-        let call = Call { connection, correlation: head.correlation, asked: head.kind & !kind::REPLY };
+        let call = self.receive(connection, head.correlation, head.kind & !kind::REPLY);
+        if call.asked == kind::HELLO {
+            // A second one. The answer to a Hello has a layout of its own, which is not for a cell to give.
+            return;
+        }
         match error {
             Some(error @ (DecodeError::UnknownKind(_) | DecodeError::UnknownLevel(_))) => {
                 self.refuse(call, Status::Unsupported, &error.to_string(), fx);
@@ -142,6 +163,11 @@ impl Cell {
         self.answer(call, &Reply::Refused(refusal), fx);
     }
 
+    /// Entries on their way to a majority.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.raft.last_index().0 - self.raft.committed().0
+    }
+
     /// Proposes a command unless the leader is too busy, cut off, or about to go.
     fn admit(
         &mut self,
@@ -156,6 +182,11 @@ impl Cell {
             Admission::Takes => BACKLOG_MAX,
             Admission::Opens => BACKLOG_MAX / 2,
         };
+        // What cannot be is answered without an entry that every replica would have to keep.
+        if let Some(objection) = self.table.objection(command) {
+            answer_with(self, call, objection, fx);
+            return None;
+        }
         if self.is_stopping {
             self.refuse(call, Status::ShuttingDown, "this node is stopping; ask another member", fx);
             return None;
@@ -164,7 +195,7 @@ impl Cell {
             self.refuse(call, Status::NoQuorum, "nothing has reached a majority for an election timeout", fx);
             return None;
         }
-        if self.raft.last_index().0 - self.raft.committed().0 >= room {
+        if self.backlog() >= room {
             self.overloaded(call, fx);
             return None;
         }
@@ -200,15 +231,18 @@ impl Cell {
         if self.attached(mutation.session, call.connection).is_none() {
             return self.refuse_unattached(call, fx);
         }
-        if self.admit(call, admission, command, now, fx).is_some() {
-            self.calls.mutations.insert((mutation.session, mutation.request_id), call);
+        let Some(index) = self.admit(call, admission, command, now, fx) else { return };
+        let (session, request_id) = (mutation.session, mutation.request_id);
+        if let Some(former) = self.calls.add_mutation(session, request_id, Proposed { index, call }) {
+            let detail = "sent again under another number, which will be answered";
+            self.refuse(former, Status::OutcomeUnknown, detail, fx);
         }
     }
 
     /// The slot of a live session that is attached to this connection.
     pub(crate) fn attached(&self, session: SessionId, connection: ConnectionId) -> Option<SessionSlot> {
         let slot = self.table.session(session).ok()?.slot();
-        (self.attachments.connection(session, slot) == Some(connection)).then_some(slot)
+        self.attachments.is_attached(session, slot, connection).then_some(slot)
     }
 
     fn refuse_unattached(&self, call: Call, fx: &mut Effects) {
@@ -217,42 +251,52 @@ impl Cell {
 
     fn on_close(&mut self, call: Call, session: SessionId, now: Time, fx: &mut Effects) {
         if self.table.session(session).is_err() {
-            return self.ask(call, Question::Gone(session), LogIndex(0), Urgency::Now, now, fx);
+            return self.ask(call, Question::Gone(session), now, fx);
         }
         let Some(slot) = self.attached(session, call.connection) else {
             return self.refuse_unattached(call, fx);
         };
+        if let Some(index) = self.calls.closing(session) {
+            return self.ask_after(index, call, Question::Gone(session), now, fx);
+        }
         let sessions = [session];
         let command = Command::EndSessions { reason: EndReason::Closed, sessions: Rows::Slice(&sessions) };
-        if self.admit(call, Admission::Frees, &command, now, fx).is_some() {
+        if let Some(index) = self.admit(call, Admission::Frees, &command, now, fx) {
             self.leases.doom(slot);
-            self.calls.closings.insert(session, call);
+            self.calls.add_closing(session, Proposed { index, call });
         }
     }
 
     fn on_read(&mut self, call: Call, name: &str, question: Question, now: Time, fx: &mut Effects) {
         match Name::parse(name) {
-            Ok(_) => self.ask(call, question, LogIndex(0), Urgency::Now, now, fx),
+            Ok(_) => self.ask(call, question, now, fx),
             Err(error) => self.refuse(call, Status::Invalid, &format!("name: {error}"), fx),
         }
     }
 
-    fn ask(
-        &mut self,
-        call: Call,
-        question: Question,
-        after: LogIndex,
-        urgency: Urgency,
-        now: Time,
-        fx: &mut Effects,
-    ) {
-        if self.questions.len() >= QUESTIONS_MAX {
-            return self.overloaded(call, fx);
+    fn ask(&mut self, call: Call, question: Question, now: Time, fx: &mut Effects) {
+        if let Some(round) = self.admit_question(call, self.questions.reads_len(), now, fx) {
+            self.questions.ask(round, call, question);
         }
-        match self.raft.ask_round(now, urgency) {
-            Some(round) => self.questions.ask(round, after, call, question),
-            None => self.refuse_follower(call, fx),
+    }
+
+    fn ask_after(&mut self, after: LogIndex, call: Call, question: Question, now: Time, fx: &mut Effects) {
+        if let Some(round) = self.admit_question(call, self.questions.settling_len(), now, fx) {
+            self.questions.ask_after(round, after, call, question);
         }
+    }
+
+    /// The round that answers a question, unless too many like it wait.
+    fn admit_question(&mut self, call: Call, waiting: usize, now: Time, fx: &mut Effects) -> Option<RoundId> {
+        if waiting >= QUESTIONS_MAX {
+            self.overloaded(call, fx);
+            return None;
+        }
+        let round = self.raft.ask_round(now, Urgency::Now);
+        if round.is_none() {
+            self.refuse_follower(call, fx);
+        }
+        round
     }
 
     fn on_keep_alive(&mut self, call: Call, sessions: &Rows<'_, SessionId>, now: Time, fx: &mut Effects) {
@@ -261,45 +305,51 @@ impl Cell {
         };
         let mut count = 0;
         for session in sessions.iter() {
-            let is_first = match self.attached(session, call.connection) {
+            let is_named = match self.attached(session, call.connection) {
                 Some(slot) => self.leases.on_beat(slot),
-                None => true,
+                // There may be any number of those; over the bound they get no row.
+                None => self.questions.beating_len() < STRANGERS_MAX,
             };
-            if is_first {
+            if is_named {
                 self.questions.add_beating(session);
                 count += 1;
             }
         }
-        self.questions.ask(round, LogIndex(0), call, Question::KeepAlive { count });
+        // A beat that comes first for a session is never refused, and there are no more of those than sessions.
+        if count == 0 && self.questions.beats_len() >= QUESTIONS_MAX {
+            return self.overloaded(call, fx);
+        }
+        self.questions.beat(round, call, count);
     }
 
     fn on_attach(&mut self, call: Call, proofs: &Rows<'_, SessionProof>, now: Time, fx: &mut Effects) {
+        let waiting = self.questions.settling_len();
+        let Some(round) = self.admit_question(call, waiting, now, fx) else { return };
         self.attachments.on_connected(call.connection);
         for proof in proofs.iter() {
             if let Ok(session) = self.table.session(proof.session)
                 && session.is_opened_by(&proof.nonce)
             {
                 let slot = session.slot();
-                self.attach(proof.session, slot, call.connection);
-                self.leases.forget_beat(slot);
+                self.attach(proof.session, slot, call, fx);
+                self.leases.on_return(slot);
             }
         }
-        let question = Question::Attach(proofs.iter().collect());
-        self.ask(call, question, self.raft.last_index(), Urgency::Now, now, fx);
+        // What an earlier connection has sent may be on its way still, and uses up request ids.
+        let after = self.raft.last_index();
+        self.questions.ask_after(round, after, call, Question::Attach(proofs.iter().collect()));
     }
 
-    /// Ties a session to a connection. What it had outstanding on another one is sent again by its client.
-    pub(crate) fn attach(&mut self, session: SessionId, slot: SessionSlot, connection: ConnectionId) {
-        if self.attachments.attach(session, slot, connection).is_some() {
-            self.calls.take_session(session);
+    /// Ties a session to the connection of a call. What it had outstanding on another one is answered by the
+    /// connection that it sends it again on.
+    pub(crate) fn attach(&mut self, session: SessionId, slot: SessionSlot, call: Call, fx: &mut Effects) {
+        if !self.attachments.attach(session, slot, call) {
+            return;
         }
-    }
-
-    /// A client's connection is gone: its sessions live on, unattached. Answers that still wait for a round or
-    /// an entry go nowhere.
-    pub(crate) fn on_disconnected(&mut self, connection: ConnectionId) {
-        for (session, _) in self.attachments.on_disconnected(connection) {
-            self.calls.take_session(session);
+        self.leases.forget_beat(slot);
+        for former in self.calls.take_session(session) {
+            let detail = "the session is attached elsewhere; ask there with the same request id";
+            self.refuse(former, Status::OutcomeUnknown, detail, fx);
         }
     }
 }

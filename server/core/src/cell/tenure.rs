@@ -9,6 +9,7 @@ use lockstep_wire::reply::{EndReason, Event, Refusal, Reply};
 use lockstep_wire::{LogIndex, NodeId, Rows, Status};
 
 use super::digest::Verdict;
+use super::request::BACKLOG_MAX;
 use super::{Cell, disagreement};
 use crate::effect::{DrainId, Effect, Effects, Lane, Report};
 use crate::raft::RaftEvent;
@@ -19,6 +20,12 @@ use lockstep_wire::peer::PeerMessage;
 const ARM_PER_TURN: u32 = 1_024;
 /// Sessions in one entry that ends them.
 const EXPIRE_PER_ENTRY: usize = 256;
+/// Waits that are ended in one turn.
+const CANCEL_PER_TURN: usize = 256;
+/// Between two turns in which a new leader arms sessions.
+const ARM_EVERY: Span = Span::from_ms(1);
+/// The longest time between two steps, well below what counts as a stall.
+const STEP_EVERY: Span = Span::from_ms(50);
 
 /// How far this replica's tenure has come.
 #[derive(Debug, Default)]
@@ -33,19 +40,11 @@ pub(crate) struct Tenure {
     /// The entry that ends sessions, or reaps, and is not applied yet.
     ending: Option<LogIndex>,
     reaping: Option<LogIndex>,
+    /// A proposal of its own was refused: none is tried before this.
+    held_back_until: Time,
 }
 
 impl Tenure {
-    /// Whether expiry waits for input to be drained.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining.is_some()
-    }
-
-    /// Whether an entry that ends sessions is on its way.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ending.is_some()
-    }
-
     /// Whether the leader's blank entry has been applied.
     pub(crate) fn is_serving(&self) -> bool {
         self.is_serving
@@ -98,6 +97,7 @@ impl Cell {
     /// Answers whatever is outstanding: it is not this replica's to decide any more.
     fn leave_office(&mut self, fx: &mut Effects) {
         self.tenure = Tenure::default();
+        self.leases.forget();
         self.waits.clear();
         let (leader, address) = self.leader();
         let address = address.to_owned();
@@ -119,6 +119,24 @@ impl Cell {
         self.attachments.clear();
     }
 
+    /// When the office wants a tick at the latest. What waits for an input of its own, or was refused a moment
+    /// ago, does not want any: it would be woken in vain.
+    pub(crate) fn office_deadline(&self) -> Time {
+        let tenure = &self.tenure;
+        if !tenure.is_serving {
+            return Time::NEVER;
+        }
+        let stepped = self.leases.stepped();
+        let leases = match (tenure.draining.is_some() || tenure.ending.is_some(), self.leases.has_due()) {
+            (true, _) => Time::NEVER,
+            (false, true) => stepped,
+            (false, false) => self.leases.deadline(),
+        };
+        let proposals = self.waits.deadline().min(leases).max(tenure.held_back_until);
+        let arming = if tenure.is_arming() { stepped + ARM_EVERY } else { Time::NEVER };
+        (stepped + STEP_EVERY).min(proposals).min(arming)
+    }
+
     /// Walks on: arms timers, notices deadlines, cancels waits whose time is over.
     pub(crate) fn keep_office(&mut self, now: Time, fx: &mut Effects) {
         if !self.tenure.is_serving {
@@ -126,18 +144,43 @@ impl Cell {
         }
         self.arm_sessions();
         self.arm_waits(now);
-        while let Some((session, acquire_id)) = self.waits.poll_due(now) {
-            if self.propose(&Command::CancelWait { session, acquire_id }, now, fx).is_none() {
-                self.waits.start(session, acquire_id, now + self.config.heartbeat);
-                break;
-            }
+        if now < self.tenure.held_back_until {
+            return;
         }
+        self.cancel_waits(now, fx);
         if self.table.needs_reaping() && self.tenure.reaping.is_none() {
-            self.tenure.reaping = self.propose(&Command::Reap, now, fx);
+            self.tenure.reaping = self.propose_own(&Command::Reap, now, fx);
         }
         if self.tenure.draining.is_none() && self.tenure.ending.is_none() && self.leases.notice_due() {
             self.tenure.draining = Some(self.drain(fx));
         }
+    }
+
+    fn cancel_waits(&mut self, now: Time, fx: &mut Effects) {
+        for _ in 0..CANCEL_PER_TURN {
+            let Some((session, acquire_id)) = self.waits.first_due(now) else { return };
+            if self.backlog() >= BACKLOG_MAX {
+                self.hold_back(now);
+                return;
+            }
+            if self.propose_own(&Command::CancelWait { session, acquire_id }, now, fx).is_none() {
+                return;
+            }
+            self.waits.stop(session, acquire_id);
+        }
+    }
+
+    /// Appends an entry that the office wants; when that is refused, nothing is tried for a while.
+    fn propose_own(&mut self, command: &Command<'_>, now: Time, fx: &mut Effects) -> Option<LogIndex> {
+        let index = self.propose(command, now, fx);
+        if index.is_none() {
+            self.hold_back(now);
+        }
+        index
+    }
+
+    fn hold_back(&mut self, now: Time) {
+        self.tenure.held_back_until = now + self.config.heartbeat;
     }
 
     fn arm_sessions(&mut self) {
@@ -179,7 +222,7 @@ impl Cell {
             return;
         }
         let command = Command::EndSessions { reason: EndReason::Expired, sessions: Rows::Slice(&ending) };
-        self.tenure.ending = self.propose(&command, now, fx);
+        self.tenure.ending = self.propose_own(&command, now, fx);
         for slot in slots {
             match self.tenure.ending {
                 Some(_) => self.leases.doom(slot),
@@ -188,7 +231,7 @@ impl Cell {
         }
     }
 
-    /// Appends an entry of the leader's own; none when it has lost its office.
+    /// Appends an entry; none when this replica has lost its office or is about to leave it.
     pub(crate) fn propose(&mut self, command: &Command<'_>, now: Time, fx: &mut Effects) -> Option<LogIndex> {
         self.raft.propose(now, fx, |out| command.encode(out))
     }
@@ -221,6 +264,10 @@ impl Cell {
 
     /// Takes one member's digest, and stops whoever disagrees with a majority.
     pub(crate) fn on_digest(&mut self, from: NodeId, index: LogIndex, digest: u64, fx: &mut Effects) {
+        if let Some(own) = self.digests.own(index) {
+            // It may have led no more, or not yet, when it applied the entry.
+            self.digests.add(self.config.node, index, own);
+        }
         match self.digests.on_reported(from, index, digest, self.config.members.len()) {
             None => {}
             Some(Verdict::Disagree { index, digest, members }) => {

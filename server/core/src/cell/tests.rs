@@ -1,1 +1,12 @@
-//! The cell on its own: inputs in, effects out.
+//! The cell on its own: inputs in, effects out, time by hand.
+//!
+//! The scripts are rewritten (`UPDATE_EXPECT=1`) only by somebody who can say why each line changed.
+
+mod admission;
+mod asking;
+mod expiry;
+mod failover;
+mod locks;
+mod rig;
+mod sessions;
+mod text;

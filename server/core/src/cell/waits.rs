@@ -38,15 +38,10 @@ impl WaitTimers {
         }
     }
 
-    /// The next wait whose time is over.
-    pub(crate) fn poll_due(&mut self, now: Time) -> Option<Wait> {
+    /// The first wait whose time is over; it goes on being that until it is stopped.
+    pub(crate) fn first_due(&self, now: Time) -> Option<Wait> {
         let (deadline, wait) = *self.queue.first()?;
-        if deadline > now {
-            return None;
-        }
-        self.queue.pop_first();
-        self.deadlines.remove(&wait);
-        Some(wait)
+        (deadline <= now).then_some(wait)
     }
 
     /// When the next one fires.
@@ -65,16 +60,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_sent_again_keeps_the_earlier_deadline_and_fires_once() {
+    fn a_wait_sent_again_keeps_the_earlier_deadline_until_it_is_stopped() {
         let mut timers = WaitTimers::default();
         let (session, acquire) = (SessionId(1), RequestId(2));
         timers.start(session, acquire, Time(50));
         timers.start(session, acquire, Time(70));
         assert_eq!(timers.deadline(), Time(50));
         timers.start(session, acquire, Time(40));
-        assert_eq!(timers.poll_due(Time(39)), None);
-        assert_eq!(timers.poll_due(Time(40)), Some((session, acquire)));
-        assert_eq!(timers.poll_due(Time(100)), None);
+        assert_eq!(timers.first_due(Time(39)), None);
+        assert_eq!(timers.first_due(Time(40)), Some((session, acquire)));
+        timers.stop(session, acquire);
+        assert_eq!(timers.first_due(Time(100)), None);
         assert_eq!(timers.deadline(), Time::NEVER);
     }
 }

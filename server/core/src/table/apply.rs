@@ -11,7 +11,7 @@ use super::departure::{Release, cancel_shape};
 use super::limits::LimitKind;
 use super::outcome::{Answer, Outcome, Outcomes};
 use super::record::{self, Session};
-use super::window::{acquire_content, cancel_content};
+use super::window::{acquire_content, cancel_content, check_request_id};
 
 impl Table {
     /// Applies the entry at `index` and appends what it did to `out`.
@@ -75,6 +75,34 @@ impl Table {
         }
     }
 
+    /// Why a command is refused whatever the state is, by its shape alone: no entry is needed to know that.
+    pub fn objection(&self, command: &Command<'_>) -> Option<Answer> {
+        let shape = match command {
+            Command::OpenSession { client_id, .. } => self.client_id_shape(client_id),
+            Command::Acquire(acquire) => {
+                check_request_id(acquire.mutation.request_id).and_then(|()| self.acquire_shape(acquire))
+            }
+            Command::Release { mutation, .. } => check_request_id(mutation.request_id),
+            Command::Cancel { mutation, acquire_id } => {
+                check_request_id(mutation.request_id).and_then(|()| cancel_shape(mutation, *acquire_id))
+            }
+            Command::Blank | Command::CancelWait { .. } | Command::EndSessions { .. } | Command::Reap => {
+                Ok(())
+            }
+        };
+        shape.err()
+    }
+
+    fn client_id_shape(&self, client_id: &str) -> Result<(), Answer> {
+        if client_id.is_empty() {
+            Err(Answer::Invalid("client_id"))
+        } else if client_id.len() > self.limits.client_id_bytes_max as usize {
+            Err(Answer::Limit(LimitKind::ClientIdBytes))
+        } else {
+            Ok(())
+        }
+    }
+
     fn open_session(&mut self, client_id: &str, ttl_ms: u32, nonce: Nonce) -> Outcome {
         if let Some(slot) = self.sessions_by_nonce.get(&nonce) {
             let session = &self.sessions[*slot];
@@ -83,11 +111,8 @@ impl Table {
             }
             return Outcome::Opened { session: session.id, ttl_ms: session.ttl_ms, is_new: false };
         }
-        if client_id.is_empty() {
-            return Outcome::OpenRefused { answer: Answer::Invalid("client_id") };
-        }
-        if client_id.len() > self.limits.client_id_bytes_max as usize {
-            return Outcome::OpenRefused { answer: Answer::Limit(LimitKind::ClientIdBytes) };
+        if let Err(answer) = self.client_id_shape(client_id) {
+            return Outcome::OpenRefused { answer };
         }
         if self.sessions.len() >= self.limits.sessions_max as usize {
             return Outcome::OpenRefused { answer: Answer::Limit(LimitKind::Sessions) };

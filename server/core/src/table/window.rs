@@ -164,7 +164,8 @@ impl Table {
     }
 }
 
-fn check_request_id(id: RequestId) -> Result<(), Answer> {
+/// What a request id must be whatever the state is.
+pub(crate) fn check_request_id(id: RequestId) -> Result<(), Answer> {
     match id.0 {
         1..REQUEST_ID_LIMIT => Ok(()),
         _ => Err(Answer::Invalid("request_id")),

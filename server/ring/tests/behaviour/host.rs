@@ -25,8 +25,8 @@ fn host_that_has_everything_passes_and_nothing_is_left_behind() {
     let all = [
         Subject::IoUring,
         Subject::RingAbilities,
-        Subject::LockedMemory,
         Subject::OpenFiles,
+        Subject::LockedMemory,
         Subject::DirectIo,
     ];
     assert_eq!(subjects, all);
