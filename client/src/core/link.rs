@@ -39,6 +39,8 @@ pub(super) struct Link {
     cursor: usize,
     hint: Option<String>,
     hops: u32,
+    /// A member that was silent, and until when nobody's word leads back to it.
+    silent: Option<(String, Time)>,
     /// Members left since the last confirmation.
     left: u32,
     connections: u64,
@@ -58,6 +60,7 @@ impl Link {
             endpoints,
             hint: None,
             hops: 0,
+            silent: None,
             left: 0,
             connections: 0,
             phase: Phase::Idle,
@@ -91,11 +94,24 @@ impl Link {
         }
     }
 
+    /// The member has not answered in time. Until then it is passed over: the others name it as their leader until they
+    /// have noticed too, and each visit would cost a whole try.
+    pub(super) fn distrust(&mut self, until: Time) {
+        self.silent = Some((self.address.clone(), until));
+    }
+
+    fn is_distrusted(&self, address: &str, now: Time) -> bool {
+        self.silent.as_ref().is_some_and(|(silent, until)| silent == address && now < *until)
+    }
+
     /// Gives the member up and decides when to try the next: at once when a hint says where to go.
     pub(super) fn leave(&mut self, now: Time, trouble: &str, hint: &str, chance: &mut Chance) {
         self.trouble = format!("{}: {trouble}", self.address);
         shorten(&mut self.trouble, TROUBLE_BYTES_MAX);
-        let is_usable = !hint.is_empty() && hint != self.address && self.hops < HOPS_MAX;
+        let is_usable = !hint.is_empty()
+            && hint != self.address
+            && self.hops < HOPS_MAX
+            && !self.is_distrusted(hint, now);
         if is_usable {
             self.hops += 1;
             self.hint = Some(hint.to_owned());
@@ -117,23 +133,25 @@ impl Link {
     }
 
     /// Begins to connect, to the member of the hint or else to the next endpoint.
-    pub(super) fn connect(&mut self, until: Time) -> (ConnectionId, String) {
-        self.address = self.hint.take().unwrap_or_else(|| self.next_endpoint());
+    pub(super) fn connect(&mut self, now: Time, until: Time) -> (ConnectionId, String) {
+        self.address = self.hint.take().unwrap_or_else(|| self.next_endpoint(now));
         self.connections += 1;
         let connection = ConnectionId(self.connections);
         self.phase = Phase::Connecting(connection, until);
         (connection, self.address.clone())
     }
 
-    /// The next endpoint in turn, but not the member that was just left: a hint may have led there out of turn, and a
-    /// member that is silent costs a whole try.
-    fn next_endpoint(&mut self) -> String {
-        if self.endpoints[self.cursor] == self.address {
-            self.cursor = (self.cursor + 1) % self.endpoints.len();
-        }
-        let endpoint = self.endpoints[self.cursor].clone();
-        self.cursor = (self.cursor + 1) % self.endpoints.len();
-        endpoint
+    /// The next endpoint in turn, but if there are others neither the member that was just left nor one that was silent.
+    fn next_endpoint(&mut self, now: Time) -> String {
+        let count = self.endpoints.len();
+        let in_turn = (0..count).map(|step| (self.cursor + step) % count);
+        let is_good = |at: &usize| {
+            let endpoint = &self.endpoints[*at];
+            *endpoint != self.address && !self.is_distrusted(endpoint, now)
+        };
+        let at = in_turn.clone().find(is_good).unwrap_or(self.cursor);
+        self.cursor = (at + 1) % count;
+        self.endpoints[at].clone()
     }
 
     /// The member is good: the next trouble is met without delay again.
@@ -154,22 +172,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_member_to_which_a_hint_led_is_not_the_next_one_tried() {
+    fn a_silent_member_is_passed_over_for_a_while_whoever_names_it() {
         let endpoints: Vec<String> = ["a:1", "b:1", "c:1"].map(str::to_owned).into();
+        let (now, until) = (Time(0), Time(2_000));
         for (seed, hint) in (0..20).flat_map(|seed| endpoints.iter().map(move |hint| (seed, hint))) {
             let mut chance = Chance::new(seed);
             let mut link = Link::new(endpoints.clone(), &mut chance);
-            link.connect(Time::NEVER);
-            link.leave(Time(0), "does not lead", hint, &mut chance);
-            let (_, silent) = link.connect(Time::NEVER);
-            link.leave(Time(0), "gave no answer in time", "", &mut chance);
-            let (_, next) = link.connect(Time::NEVER);
-            assert_ne!(next, silent);
+            link.connect(now, Time::NEVER);
+            link.leave(now, "does not lead", hint, &mut chance);
+            let (_, silent) = link.connect(now, Time::NEVER);
+            link.distrust(until);
+            link.leave(now, "gave no answer in time", "", &mut chance);
+            for _ in 0..6 {
+                let (_, next) = link.connect(now, Time::NEVER);
+                assert_ne!(next, silent);
+                link.leave(now, "does not lead", &silent, &mut chance);
+            }
+            link.leave(until, "does not lead", &silent, &mut chance);
+            assert_eq!(link.connect(until, Time::NEVER).1, silent, "it is believed in again");
         }
+    }
+
+    #[test]
+    fn the_only_member_is_tried_again_however_silent_it_was() {
         let mut chance = Chance::new(1);
         let mut alone = Link::new(vec!["a:1".to_owned()], &mut chance);
-        alone.connect(Time::NEVER);
+        alone.connect(Time(0), Time::NEVER);
+        alone.distrust(Time(2_000));
         alone.leave(Time(0), "gave no answer in time", "", &mut chance);
-        assert_eq!(alone.connect(Time::NEVER).1, "a:1");
+        assert_eq!(alone.connect(Time(0), Time::NEVER).1, "a:1");
     }
 }

@@ -206,13 +206,13 @@ impl ClientCore {
         while let Some(due) = self.timers.take_due(self.now) {
             match due {
                 Due::Call(call) => self.on_call_due(call),
-                Due::Flight(_) => self.leave("gave no answer in time", ""),
+                Due::Flight(_) => self.leave_silent("gave no answer in time"),
             }
         }
         if self.link.deadline() <= self.now {
             match self.link.phase {
-                Phase::Connecting(..) => self.leave("did not accept the connection in time", ""),
-                Phase::Greeting(..) => self.leave("did not answer Hello in time", ""),
+                Phase::Connecting(..) => self.leave_silent("did not accept the connection in time"),
+                Phase::Greeting(..) => self.leave_silent("did not answer Hello in time"),
                 Phase::Idle | Phase::Pausing(_) | Phase::Ready(_) => {}
             }
         }
@@ -300,7 +300,7 @@ impl ClientCore {
         }
         if self.link.phase == Phase::Idle && !self.is_idle() {
             let until = self.now.plus_ms(self.try_timeout_ms);
-            let (connection, endpoint) = self.link.connect(until);
+            let (connection, endpoint) = self.link.connect(self.now, until);
             self.actions.push_back(Action::Connect { connection, endpoint });
         }
         if self.link.ready().is_some() {
@@ -321,6 +321,12 @@ impl ClientCore {
             }
         }
         self.assembler = assembler;
+    }
+
+    /// Closes the connection to a member that is silent, and does not come back to it for two tries.
+    fn leave_silent(&mut self, trouble: &str) {
+        self.link.distrust(self.now.plus_ms(self.try_timeout_ms.saturating_mul(2)));
+        self.leave(trouble, "");
     }
 
     /// Closes the connection and goes to another member.
