@@ -1,5 +1,5 @@
 //! The ceiling: what five nodes reach that move the bytes of a cell and make its durable writes, without
-//! consensus and without locks (DESIGN section 8).
+//! consensus and without locks (ARCHITECTURE section 8).
 //!
 //! A client's frame comes to the leader, which writes it and forwards it; the followers write it and answer;
 //! once a majority of the disks has it, the leader replies. Threads, rings, sockets, frames, record sizes and

@@ -1,6 +1,6 @@
 //! The clock that local deadlines are counted on.
 //!
-//! Invariant: it goes on while the machine is suspended and never follows the wall clock (DESIGN section 5).
+//! Invariant: it goes on while the machine is suspended and never follows the wall clock (ARCHITECTURE section 5).
 
 use std::time::Duration;
 

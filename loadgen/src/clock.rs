@@ -1,6 +1,6 @@
 //! The clock that the client core is driven with.
 //!
-//! Invariant: it goes on while the machine is suspended and never follows the wall clock (DESIGN section 5).
+//! Invariant: it goes on while the machine is suspended and never follows the wall clock (ARCHITECTURE section 5).
 
 use lockstep_client::core::Time;
 use rustix::time::{ClockId, clock_gettime};

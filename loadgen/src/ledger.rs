@@ -1,4 +1,4 @@
-//! What the simulated clients believe to hold, written down apart from client and server to check both (DESIGN
+//! What the simulated clients believe to hold, written down apart from client and server to check both (ARCHITECTURE
 //! section 1, "Grant").
 //!
 //! Two things are checked whenever a client hears of a grant of an exclusive lock: its token is greater than every

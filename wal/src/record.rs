@@ -32,7 +32,7 @@ pub enum RecordKind {
     Truncate,
     /// A durable snapshot covers the cell through (term, index); the newest counts. Carried.
     SnapshotMark,
-    /// The cell's one manifest (DESIGN section 4.1). Carried.
+    /// The cell's one manifest (ARCHITECTURE section 4.1). Carried.
     Manifest,
     /// The cell's birth was confirmed by every member. Carried.
     Born,

@@ -23,7 +23,7 @@ pub struct Superblock {
     pub cluster: ClusterId,
     /// The node it belongs to.
     pub node: NodeId,
-    /// This life of the directory (DESIGN section 4.1).
+    /// This life of the directory (ARCHITECTURE section 4.1).
     pub incarnation: Incarnation,
     /// How many shards, each with a log of its own; the layout of cells over shards is fixed with it.
     pub shards: u16,

@@ -1,4 +1,4 @@
-//! The frame: a fixed little-endian head in front of every message (DESIGN section 3, "Frame").
+//! The frame: a fixed little-endian head in front of every message (ARCHITECTURE section 3, "Frame").
 //!
 //! ```text
 //!  0  u32  length       bytes behind the checksum field: 16 and the body

@@ -1,4 +1,4 @@
-//! The first message of a connection in each direction (DESIGN section 3, `Hello`).
+//! The first message of a connection in each direction (ARCHITECTURE section 3, `Hello`).
 //!
 //! Invariant: nothing else is understood before a valid Hello, and a connection serves the cell named
 //! in it. Deliberately absent: the decision whether to welcome; that is `core::hello`.

@@ -40,7 +40,7 @@ number!(
     SessionId, u64
 );
 number!(
-    /// A fencing token: (epoch << 48) | the index of the entry that granted (DESIGN section 2).
+    /// A fencing token: (epoch << 48) | the index of the entry that granted (ARCHITECTURE section 2).
     FencingToken, u64
 );
 number!(
@@ -69,7 +69,7 @@ number!(
     FeatureLevel, u16
 );
 number!(
-    /// One read round of a leader (DESIGN section 4.2); unique within its term.
+    /// One read round of a leader (ARCHITECTURE section 4.2); unique within its term.
     RoundId, u64
 );
 
@@ -125,11 +125,11 @@ random!(
     ClusterId
 );
 random!(
-    /// 128 random bits that name one life of a data directory; drawn by formatting (DESIGN section 4.1).
+    /// 128 random bits that name one life of a data directory; drawn by formatting (ARCHITECTURE section 4.1).
     Incarnation
 );
 random!(
-    /// 128 random bits that name the birth of a cell (DESIGN section 4.1).
+    /// 128 random bits that name the birth of a cell (ARCHITECTURE section 4.1).
     BirthId
 );
 /// 128 random bits that make opening a session idempotent and prove its owner. A secret: it has no

@@ -1,6 +1,6 @@
 //! The hard limits of the protocol: no configuration raises them, and no decoder reads past them.
 //!
-//! Invariant: whatever is within these limits fits its frame, its log record and its replay (DESIGN
+//! Invariant: whatever is within these limits fits its frame, its log record and its replay (ARCHITECTURE
 //! section 2, "What is accepted always replays"). The softer limits of a cell live in its replicated config.
 
 /// A lock name, in bytes of UTF-8.

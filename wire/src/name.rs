@@ -1,4 +1,4 @@
-//! Names of locks: absolute paths, parsed once (DESIGN section 2, "Names").
+//! Names of locks: absolute paths, parsed once (ARCHITECTURE section 2, "Names").
 //!
 //! Invariant: a [`Name`] is `/ls/<namespace>/...`, UTF-8, without an empty segment or a control
 //! character, of at most 512 bytes. Names are compared as bytes: `job`, `job1` and `job/1` are unrelated.

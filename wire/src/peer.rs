@@ -1,7 +1,7 @@
 //! What the members of a cell say to each other: birth, elections, entries, beats.
 //!
 //! Invariant: every message about the log carries its sender's term (Raft, section 5.1), and an answer
-//! to a beat is separate from an acknowledgement of entries (DESIGN section 4.2). Kinds are numbered
+//! to a beat is separate from an acknowledgement of entries (ARCHITECTURE section 4.2). Kinds are numbered
 //! once; the gaps are the places of snapshots and membership.
 
 use crate::cursor::{DecodeError, Decoded, Reader, Writer};
@@ -76,7 +76,7 @@ impl Row<'_> for MemberIncarnation {
     }
 }
 
-/// Who the members of a cell are at its birth (DESIGN section 4.1).
+/// Who the members of a cell are at its birth (ARCHITECTURE section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Manifest<'a> {
     /// The birth.
@@ -227,7 +227,7 @@ pub enum BeatKind {
     Deposed = 2,
 }
 
-/// A leader's heartbeat and read round in one, or the answer to it (DESIGN section 4.2).
+/// A leader's heartbeat and read round in one, or the answer to it (ARCHITECTURE section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat {
     /// The cell it is about.

@@ -1,4 +1,4 @@
-//! What a cell answers, and what it tells a session unasked (DESIGN section 3).
+//! What a cell answers, and what it tells a session unasked (ARCHITECTURE section 3).
 //!
 //! Invariant: a reply starts with its status; a status that refuses has the one layout of [`Refusal`],
 //! whatever was asked. Deliberately absent: which status a situation calls for.
@@ -31,7 +31,7 @@ pub(crate) fn put_detail(detail: &str, out: &mut Vec<u8>) {
     out.put_bytes(&detail.as_bytes()[..end]);
 }
 
-/// Why a hold ended (DESIGN section 2, "Reasons").
+/// Why a hold ended (ARCHITECTURE section 2, "Reasons").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum EndReason {
@@ -131,7 +131,7 @@ impl<'a> Refusal<'a> {
 pub struct Grant {
     /// The fencing token: grows with every grant of the name, for ever.
     pub token: FencingToken,
-    /// What to present to a resource (DESIGN section 2, "Fence").
+    /// What to present to a resource (ARCHITECTURE section 2, "Fence").
     pub fence: FencingToken,
     /// Which permit of a counted lock; 0 otherwise.
     pub slot: u16,

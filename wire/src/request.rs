@@ -1,4 +1,4 @@
-//! What a client asks of a cell (DESIGN section 3).
+//! What a client asks of a cell (ARCHITECTURE section 3).
 //!
 //! Invariant: kinds are numbered once; the gaps are the places of the calls that come later. In a decoded
 //! request every size is within its hard limit. Deliberately absent: whether a name is well formed, whether a

@@ -1,4 +1,4 @@
-//! The closed set of status codes, each with one meaning and one retry class (DESIGN section 3).
+//! The closed set of status codes, each with one meaning and one retry class (ARCHITECTURE section 3).
 //!
 //! Invariant: a code says whether the request was executed; nobody has to guess. Deliberately absent:
 //! the details that some codes carry (a hint, a delay), which are fields of the reply.

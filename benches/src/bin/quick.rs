@@ -2,7 +2,7 @@
 //!
 //! Invariant: the sides take turns, each alone while it is measured and each with fresh files, and what is
 //! printed is the median of the runs. Deliberately absent: absolute verdicts; only ratios within one run mean
-//! anything (DESIGN section 7).
+//! anything (ARCHITECTURE section 7).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! What the user asks for.
 //!
 //! Invariant: every command has exactly one outcome, given as [`Event::Finished`], unless it is cancelled;
-//! a cancelled acquire leaves neither a hold nor a place in a line behind, wherever it was (DESIGN section 2, "Cancel").
+//! a cancelled acquire leaves neither a hold nor a place in a line behind, wherever it was (ARCHITECTURE section 2, "Cancel").
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! How sessions, holds and calls end.
 //!
-//! Invariant: each is reported once, and nothing valid comes after the end of its session (DESIGN section 5).
+//! Invariant: each is reported once, and nothing valid comes after the end of its session (ARCHITECTURE section 5).
 
 use lockstep_wire::reply::EndReason;
 

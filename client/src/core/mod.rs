@@ -1,4 +1,4 @@
-//! The session core: everything a client of one cell has to know, without any I/O (DESIGN section 5).
+//! The session core: everything a client of one cell has to know, without any I/O (ARCHITECTURE section 5).
 //!
 //! Whoever drives it says what happened and what time it is, carries out the actions that it pulls, comes
 //! back at [`ClientCore::deadline`], and hands the events to the user. The async front end, the simulator and

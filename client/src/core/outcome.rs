@@ -80,7 +80,7 @@ pub enum Event {
     },
 }
 
-/// What a client may believe of its session (DESIGN section 5).
+/// What a client may believe of its session (ARCHITECTURE section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// It has been asked for and is not open yet.

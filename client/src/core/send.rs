@@ -1,7 +1,7 @@
 //! What goes out, in which order, and again after what.
 //!
 //! Invariant: a session's mutations leave in the order of their request ids, on a connection that the
-//! session is attached to, within the cell's window (DESIGN section 2, "Request window"). Releases and cancels do
+//! session is attached to, within the cell's window (ARCHITECTURE section 2, "Request window"). Releases and cancels do
 //! not stand behind acquires.
 
 use lockstep_wire::frame::{self, Head};

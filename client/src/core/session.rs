@@ -19,7 +19,7 @@ const ACQUIRES_UNDER_WAY_MAX: usize = REQUEST_WINDOW_MAX - 16;
 /// Acquires that wait in the client for a place in the window; one more fails with `Backlog`.
 pub(super) const BACKLOG_MAX: usize = 4_096;
 
-/// How long a promise of `ttl_ms` lasts for the client: less a drift of 1,000 ppm and 5 ms (DESIGN section 5).
+/// How long a promise of `ttl_ms` lasts for the client: less a drift of 1,000 ppm and 5 ms (ARCHITECTURE section 5).
 pub(super) fn lease_ns(ttl_ms: u32) -> u64 {
     let ttl_ms = u64::from(ttl_ms.min(TTL_MS_MAX));
     let margin_ns = ttl_ms * 1_000 + 5_000_000;

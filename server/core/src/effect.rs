@@ -59,7 +59,7 @@ pub struct RecordHead {
     pub index: LogIndex,
 }
 
-/// Why a replica must not go on (DESIGN section 1, point 8).
+/// Why a replica must not go on (ARCHITECTURE section 1, point 8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Halt {
     /// What happened, to what, and what to do next.

@@ -1,4 +1,4 @@
-//! Whether a connection is welcome: the first word of whoever connects, held against who we are (DESIGN
+//! Whether a connection is welcome: the first word of whoever connects, held against who we are (ARCHITECTURE
 //! sections 3 and 4.1).
 //!
 //! Invariant: a wrong cluster, node, port or cell is refused with a sentence that names both sides, before

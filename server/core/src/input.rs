@@ -1,4 +1,4 @@
-//! What happens to a cell, as one closed enum (DESIGN section 6, "Data flows one way").
+//! What happens to a cell, as one closed enum (ARCHITECTURE section 6, "Data flows one way").
 //!
 //! Invariant: everything a cell ever learns comes in through here, in the order in which it happened.
 

@@ -1,6 +1,6 @@
 //! The small safe layer over io_uring and aligned buffers: the one place with unsafe code.
 //!
-//! [`Ring`] is one io_uring for one thread (DESIGN section 6, "Shard loop"): one system call a turn submits everything
+//! [`Ring`] is one io_uring for one thread (ARCHITECTURE section 6, "Shard loop"): one system call a turn submits everything
 //! queued and waits; completions come back as a closed enum with the caller's [`Token`]. [`storage`] keeps a data
 //! directory with it, [`net`] sets up sockets, [`probe`] tells in words what a host lacks.
 //!

@@ -1,7 +1,7 @@
 //! The shard's log and its disk, shared by the shard's cells.
 //!
 //! Invariant: each cell hears of its appends in the order in which it made them, once the log says that
-//! they are durable (DESIGN section 6, "by its own FIFO"). Deliberately absent: what the records say.
+//! they are durable (ARCHITECTURE section 6, "by its own FIFO"). Deliberately absent: what the records say.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Connections that came in at one shard and belong to another (DESIGN section 6, "Connections name their
+//! Connections that came in at one shard and belong to another (ARCHITECTURE section 6, "Connections name their
 //! cell in Hello").
 //!
 //! Invariant: a connection that is handed over has nothing in flight, and every byte that it had sent goes

@@ -1,4 +1,4 @@
-//! The shard loop: one thread, one ring, the cells of one shard, and their log (DESIGN section 6).
+//! The shard loop: one thread, one ring, the cells of one shard, and their log (ARCHITECTURE section 6).
 //!
 //! A turn: one system call submits all that the last turn wished for and waits; completions become inputs;
 //! inputs step the cells; their effects go into buffers; the ends of buffers and the next batch are queued

@@ -1,4 +1,4 @@
-//! Comparing the digests of the replicas (DESIGN section 2, "Digest").
+//! Comparing the digests of the replicas (ARCHITECTURE section 2, "Digest").
 //!
 //! Invariant: a replica stops only when a majority of the members agree on another digest than its own.
 //! Deliberately absent: the digest itself, which is the table's.

@@ -1,4 +1,4 @@
-//! The leases of a leader's sessions: deadlines in memory, one slot a session (DESIGN sections 4.3 and 4.4).
+//! The leases of a leader's sessions: deadlines in memory, one slot a session (ARCHITECTURE sections 4.3 and 4.4).
 //!
 //! Invariants: a session is named as due only when its leader has acknowledged nothing from it for a whole
 //! TTL, stalls of this process aside; a beat touches its slot and nothing else; taking office touches no

@@ -1,5 +1,5 @@
 //! What is answered under a read round: reads, keep-alives, attachments, and every word about a session
-//! (DESIGN section 4.2).
+//! (ARCHITECTURE section 4.2).
 //!
 //! Invariant: an answer is given only by a round that began after the question came, from a table that has
 //! applied all that was committed when the round began; and a keep-alive waits for no entry, not even

@@ -1,7 +1,7 @@
 //! What clients ask: checked, admitted, and turned into entries or questions.
 //!
 //! Invariants: a request that is refused here was not executed and changed nothing; a keep-alive is never
-//! refused for load (DESIGN section 6.2). Deliberately absent: what a command does; that is the table's.
+//! refused for load (ARCHITECTURE section 6.2). Deliberately absent: what a command does; that is the table's.
 
 use lockstep_wire::entry::Command;
 use lockstep_wire::frame::Head;

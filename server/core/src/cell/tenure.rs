@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing is armed before the leader's blank entry has been applied; taking office scans
 //! nothing, it walks on a little in every turn; no session is ended before the input that was waiting has
-//! been drained (DESIGN section 4.4).
+//! been drained (ARCHITECTURE section 4.4).
 
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::{EndReason, Event, Refusal, Reply};

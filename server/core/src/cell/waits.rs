@@ -1,7 +1,7 @@
 //! The timers of acquires that wait for a limited time.
 //!
 //! Invariant: a timer names its wait, so that one that fires late changes nothing; it lives in the
-//! leader's memory and starts again with each leader (DESIGN section 2, "Timer entries name their object").
+//! leader's memory and starts again with each leader (ARCHITECTURE section 2, "Timer entries name their object").
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! A cell is born once, outside Raft: who its members are, and which life of each (DESIGN section 4.1).
+//! A cell is born once, outside Raft: who its members are, and which life of each (ARCHITECTURE section 4.1).
 //!
 //! Invariant: a member stores one manifest ever; nobody votes before every member has stored it; and only
 //! the life of a member that the manifest names is listened to. The lowest member says that a cell is born

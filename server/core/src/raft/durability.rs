@@ -1,7 +1,7 @@
 //! What the disk has confirmed, and what waits for it.
 //!
 //! Invariant: an index counts as durable only by the append that carries its *current* content: a
-//! truncation takes back every confirmation still to come for what it removed (DESIGN section 4.1).
+//! truncation takes back every confirmation still to come for what it removed (ARCHITECTURE section 4.1).
 //! A vote leaves only from here. Deliberately absent: the records themselves.
 
 use std::collections::VecDeque;

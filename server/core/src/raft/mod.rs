@@ -1,4 +1,4 @@
-//! The Raft node of one cell, pure and sans-io (DESIGN sections 4.1 and 4.2).
+//! The Raft node of one cell, pure and sans-io (ARCHITECTURE sections 4.1 and 4.2).
 //!
 //! Invariant: an effect that comes out is safe to carry out at once; what depends on the disk waits in
 //! `durability` until the disk has confirmed it, and nothing that proves leadership waits for a disk.

@@ -1,4 +1,4 @@
-//! Entries on their way to a majority, and beats (Raft, sections 5.3 and 5.4.2; DESIGN section 4.2).
+//! Entries on their way to a majority, and beats (Raft, sections 5.3 and 5.4.2; ARCHITECTURE section 4.2).
 //!
 //! Invariant: an acknowledgement covers only what is durable here and known to be the leader's; a leader
 //! commits by counting only entries of its own term, itself only once its disk has them; nothing committed

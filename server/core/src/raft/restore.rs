@@ -1,6 +1,6 @@
 //! What a cell's records in the log add up to after a restart.
 //!
-//! Invariant: everything restored is durable, and only a truncation record removes entries (DESIGN
+//! Invariant: everything restored is durable, and only a truncation record removes entries (ARCHITECTURE
 //! section 6.1). Deliberately absent: reading and verifying the records; the log did both.
 
 use lockstep_wire::peer::{Manifest, MemberIncarnation};

@@ -1,4 +1,4 @@
-//! Read rounds: how a leader proves that it still leads (DESIGN section 4.2).
+//! Read rounds: how a leader proves that it still leads (ARCHITECTURE section 4.2).
 //!
 //! Invariant: a round is confirmed only by answers to messages sent after it began, and what is asked
 //! for joins a round that begins later. Deliberately absent: who answers (progress keeps that), and the disk.

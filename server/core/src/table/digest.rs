@@ -1,4 +1,4 @@
-//! One number that stands for the whole replicated state (DESIGN section 2, "Digest").
+//! One number that stands for the whole replicated state (ARCHITECTURE section 2, "Digest").
 //!
 //! Invariant: the digest is the sum of one hash per fact, so that a change costs what it changes and equal states
 //! have equal digests however they were reached. Deliberately absent: resistance against somebody who chooses the

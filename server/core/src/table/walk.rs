@@ -1,5 +1,5 @@
 //! Walks over all sessions and all waits, a bounded piece at a time: how a new leader arms its timers without
-//! standing still (DESIGN section 4.4).
+//! standing still (ARCHITECTURE section 4.4).
 //!
 //! Invariant: what exists from the first piece to the last is visited exactly once. What begins meanwhile may be
 //! missed, and has been told by an outcome. Deliberately absent: the timers.

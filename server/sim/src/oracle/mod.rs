@@ -1,4 +1,4 @@
-//! Judges of a run, each in a file of its own: the contract (DESIGN section 1) as code.
+//! Judges of a run, each in a file of its own: the contract (ARCHITECTURE section 1) as code.
 //!
 //! Invariant: a judge looks at what clients were told, at what entries committed and at what true time it is, and
 //! at nothing of how that came about; an outcome that nobody was told is unknown, not a failure. Deliberately

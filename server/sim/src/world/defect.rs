@@ -1,4 +1,4 @@
-//! Known-bad drivers, to prove that the judges see (DESIGN section 7, "Mutation check").
+//! Known-bad drivers, to prove that the judges see (ARCHITECTURE section 7, "Mutation check").
 //!
 //! Invariant: each of them breaks what a driver owes the real parts, never the parts themselves; a run without a
 //! defect does not look at this. Deliberately absent: defects inside the core, the log or the client.

@@ -373,7 +373,7 @@ impl Process {
         self.step_all(around, |_| Input::LinkUp { peer: node });
     }
 
-    /// A beat that reached its socket in time is never answered by an expiry (DESIGN section 4.4): when sessions are
+    /// A beat that reached its socket in time is never answered by an expiry (ARCHITECTURE section 4.4): when sessions are
     /// about to be ended as expired, none of their beats may lie unread.
     pub(super) fn look_for_unread_beats(
         &mut self,

@@ -1,4 +1,4 @@
-//! What a busy, cut-off or badly asked replica answers (DESIGN section 6.2).
+//! What a busy, cut-off or badly asked replica answers (ARCHITECTURE section 6.2).
 
 use expect_test::expect;
 use lockstep_wire::DecodeError;
