@@ -39,6 +39,10 @@ pub(crate) struct Descriptor {
     received: u64,
     /// Where `received` must arrive before the marked arrivals are handed out.
     mark: Option<u64>,
+    /// The turn in which the send in flight was queued.
+    send_turn: u64,
+    /// Whether the last send completed in the wait that submitted it.
+    sends_promptly: bool,
 }
 
 /// All descriptors of one ring.
@@ -78,6 +82,8 @@ impl Descriptors {
                 closes_left: 0,
                 received: 0,
                 mark: None,
+                send_turn: 0,
+                sends_promptly: true,
             });
             index
         });
@@ -85,6 +91,7 @@ impl Descriptors {
         slot.fd = Some(fd);
         slot.is_socket = is_socket;
         slot.received = 0;
+        slot.sends_promptly = true;
         Key { index, generation: slot.generation }
     }
 
@@ -182,6 +189,19 @@ impl Descriptors {
             slot.mark = None;
             self.behind_mark -= 1;
         }
+    }
+
+    /// Notes that a send is queued; says whether it is expected to complete in the wait that submits it.
+    pub(crate) fn send_queued(&mut self, key: Key, turn: u64) -> bool {
+        let slot = self.open(key);
+        slot.send_turn = turn;
+        slot.sends_promptly
+    }
+
+    /// Notes that a send ended, after `turn` waits.
+    pub(crate) fn send_ended(&mut self, key: Key, turn: u64) {
+        let slot = self.slot(key);
+        slot.sends_promptly = turn <= slot.send_turn + 1;
     }
 
     /// Nothing more will come from this socket.

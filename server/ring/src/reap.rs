@@ -102,6 +102,9 @@ impl Ring {
         let op = self.ops.borrow_mut().remove(id);
         // What the completion says about the socket is noted before the slot may go.
         let descriptor = op.descriptor();
+        if let Op::Send { socket, .. } | Op::SendVectored { socket, .. } = &op {
+            self.descriptors.borrow_mut().send_ended(*socket, self.turns.get());
+        }
         let result = entry.result();
         let completion = match op {
             Op::Accept { token, .. } => Some(self.accepted(token, entry, false)),

@@ -98,6 +98,9 @@ impl Ring {
     }
 
     fn send_entry(&self, socket: Key, bytes: &Outgoing) -> squeue::Entry {
+        if self.descriptors.borrow_mut().send_queued(socket, self.turns.get()) {
+            self.prompt_sends.set(self.prompt_sends.get() + 1);
+        }
         build_send(self.target(socket), bytes)
     }
 

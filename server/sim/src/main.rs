@@ -74,8 +74,7 @@ fn hunt(first: u64, arguments: &Arguments) -> ExitCode {
         simulated: arguments.hours.map(|hours| Duration::from_secs(3_600 * hours)),
         threads: arguments.threads.unwrap_or(cores),
     };
-    let began = std::time::Instant::now();
-    let elapsed = move || began.elapsed();
+    let elapsed = stopwatch();
     let outcome = search::search(&budget, &elapsed, &mut |progress| eprintln!("{progress}"));
     match outcome {
         Ok(total) => {
@@ -84,6 +83,13 @@ fn hunt(first: u64, arguments: &Arguments) -> ExitCode {
         }
         Err(failure) => report(&failure),
     }
+}
+
+/// The one look at the wall clock: how long a search has lasted, for its bound and its progress line.
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
+fn stopwatch() -> impl Fn() -> Duration {
+    let began = std::time::Instant::now();
+    move || began.elapsed()
 }
 
 fn report(failure: &Failure) -> ExitCode {

@@ -13,6 +13,9 @@ use super::{Verdict, violated};
 #[derive(Debug, Default)]
 pub struct Commitment {
     entries: Vec<(Term, Vec<u8>)>,
+    /// For each of them the newest term that had a leader when it was first applied: it was committed in that term
+    /// or an older one.
+    committed_by: Vec<Term>,
     /// The digest after an index, as the first replica that stopped there had it.
     digests: BTreeMap<LogIndex, (NodeId, u64)>,
 }
@@ -23,12 +26,15 @@ impl Commitment {
         LogIndex(self.entries.len() as u64)
     }
 
-    /// The term of the last entry.
-    pub fn last_term(&self) -> Term {
-        self.entries.last().map_or(Term(0), |(term, _)| *term)
+    /// The last entry that was surely committed before a term, and its own term.
+    pub fn last_before(&self, term: Term) -> Option<(LogIndex, Term)> {
+        let count = self.committed_by.partition_point(|by| *by < term);
+        let (entry_term, _) = self.entries.get(count.checked_sub(1)?)?;
+        Some((LogIndex(count as u64), *entry_term))
     }
 
-    /// Takes an entry that a replica has applied. Says whether it is the first to do so.
+    /// Takes an entry that a replica has applied; `newest` is the newest term that has had a leader. Says whether the
+    /// replica is the first to do so.
     ///
     /// # Errors
     /// Another replica had applied another entry there.
@@ -38,6 +44,7 @@ impl Commitment {
         index: LogIndex,
         term: Term,
         payload: &[u8],
+        newest: Term,
     ) -> Result<bool, super::Violation> {
         let at = usize::try_from(index.0 - 1).expect("a run is short");
         match self.entries.get(at) {
@@ -52,6 +59,8 @@ impl Commitment {
             None => {
                 assert_eq!(at, self.entries.len(), "replicas apply without gaps");
                 self.entries.push((term, payload.to_vec()));
+                let by = self.committed_by.last().map_or(newest, |last| newest.max(*last));
+                self.committed_by.push(by);
                 Ok(true)
             }
         }
@@ -82,10 +91,10 @@ mod tests {
     #[test]
     fn two_entries_at_one_index_are_seen() {
         let mut log = Commitment::default();
-        assert_eq!(log.on_applied(NodeId(1), LogIndex(1), Term(1), b"a"), Ok(true));
-        assert_eq!(log.on_applied(NodeId(2), LogIndex(1), Term(1), b"a"), Ok(false));
-        assert!(log.on_applied(NodeId(3), LogIndex(1), Term(1), b"b").is_err());
-        assert!(log.on_applied(NodeId(3), LogIndex(1), Term(2), b"a").is_err());
+        assert_eq!(log.on_applied(NodeId(1), LogIndex(1), Term(1), b"a", Term(1)), Ok(true));
+        assert_eq!(log.on_applied(NodeId(2), LogIndex(1), Term(1), b"a", Term(1)), Ok(false));
+        assert!(log.on_applied(NodeId(3), LogIndex(1), Term(1), b"b", Term(1)).is_err());
+        assert!(log.on_applied(NodeId(3), LogIndex(1), Term(2), b"a", Term(1)).is_err());
     }
 
     #[test]

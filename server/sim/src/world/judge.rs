@@ -137,7 +137,8 @@ impl Judges {
                 );
             };
             let judges = self.cell(id);
-            if judges.commitment.on_applied(node, index, *term, payload)? {
+            let newest = judges.elections.newest().map_or(Term(0), |(term, _)| term);
+            if judges.commitment.on_applied(node, index, *term, payload, newest)? {
                 let outcomes = judges.on_committed(index, payload)?;
                 self.entries += 1;
                 self.note_endings(id, &outcomes);

@@ -76,14 +76,15 @@ fn a_stalled_leader_ends_no_session_when_it_goes_on() {
 
 #[test]
 fn a_dead_holder_is_not_freed_before_its_ttl_and_is_freed_once_leaders_stay() {
-    const TTL_MS: u64 = 4_000;
+    const TTL_MS: u32 = 4_000;
+    let ttl_ms = u64::from(TTL_MS);
     for seed in 1..=3 {
         let mut world = at_work(seed, |plan| {
             plan.workload.clients = 3;
-            plan.workload.ttl_ms = (TTL_MS as u32, TTL_MS as u32);
+            plan.workload.ttl_ms = (TTL_MS, TTL_MS);
         });
         world.act(&Fault::ClientCrash(0));
-        pass(&mut world, TTL_MS / 2);
+        pass(&mut world, ttl_ms / 2);
         assert_eq!(
             world.summary().endings,
             0,
@@ -94,10 +95,10 @@ fn a_dead_holder_is_not_freed_before_its_ttl_and_is_freed_once_leaders_stay() {
             world.act(&Fault::Kill(old));
             pass(&mut world, 200);
             world.act(&Fault::Start(old));
-            pass(&mut world, TTL_MS / 2 - 200);
+            pass(&mut world, ttl_ms / 2 - 200);
         }
         // Each change of leader may give it a whole TTL again, and no more than that.
-        pass(&mut world, TTL_MS + 1_000);
+        pass(&mut world, ttl_ms + 1_000);
         assert_eq!(world.summary().endings, 1, "seed {seed}");
         rest(world);
     }

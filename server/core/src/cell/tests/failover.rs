@@ -1,12 +1,12 @@
 //! What a change of leader keeps, what it forgets, and what it must not do.
 
-use lockstep_wire::peer::PeerMessage;
+use lockstep_wire::peer::{Beat, BeatKind, PeerMessage};
 use lockstep_wire::request::Request;
-use lockstep_wire::{FencingToken, LogIndex, NodeId};
+use lockstep_wire::{FencingToken, LogIndex, NodeId, RoundId};
 
 use super::asking::{acquire, open, release, token};
-use super::rig::Rig;
-use crate::{Input, Span};
+use super::rig::{CELL, Rig};
+use crate::{Input, Span, Time};
 
 const NAME: &[&str] = &["/ls/a/b"];
 
@@ -211,10 +211,7 @@ fn what_a_leader_left_to_be_reaped_its_successor_reaps() {
         rig.ask(a, acquire(session, request, &[&name], 0));
     }
     let old = rig.leader();
-    rig.is_bulk_cut = false;
-    // Only the end of the session goes through, and the slice that comes with it.
-    rig.say(a, Request::CloseSession { session });
-    rig.settle();
+    rig.ask(a, Request::CloseSession { session });
     assert_eq!(rig.cell(old).table().locks_len(), 0, "a leader goes on until nothing is left");
     assert!(rig.count(old, "reap") >= 19);
     let next = rig.open(a, 2, 30_000);
@@ -301,7 +298,7 @@ fn a_replica_whose_digest_is_not_the_majoritys_halts_and_says_no_more() {
     rig.step(odd, Input::Peer { from, message });
     rig.settle();
     assert!(rig.halted(odd).unwrap().contains("entry 4096"), "{:?}", rig.halted(odd));
-    assert_eq!(rig.cell(odd).deadline(), crate::Time::NEVER);
+    assert_eq!(rig.cell(odd).deadline(), Time::NEVER);
     let b = rig.connect(odd);
     assert!(rig.call(b, Request::Status).is_empty());
     rig.advance(3_000);
@@ -309,22 +306,40 @@ fn a_replica_whose_digest_is_not_the_majoritys_halts_and_says_no_more() {
 }
 
 #[test]
-fn a_leader_that_disagrees_with_the_majority_halts() {
+fn a_leader_that_disagrees_with_the_majority_halts_though_it_did_not_lead_at_that_entry() {
     let mut rig = Rig::serving(3);
-    let leader = rig.leader();
-    let a = rig.connect(leader);
-    // The others' digests do not arrive by themselves.
-    for client in 0..4_200 {
+    let a = rig.connect(rig.leader());
+    for client in 0..4_608 {
         rig.say(a, open(client % 512, 60_000));
         if client % 512 == 511 {
             rig.settle();
         }
     }
-    rig.settle();
+    rig.advance(100);
+    let (old, leader) = rig.depose();
     assert!(rig.cell(leader).applied() >= LogIndex(4_096));
-    for peer in (1..=3).filter(|peer| *peer != leader) {
+    for peer in [old, 6 - old - leader] {
+        assert!(rig.halted(leader).is_none());
         let message = PeerMessage::Digest { index: LogIndex(4_096), digest: 1 };
         rig.step(leader, Input::Peer { from: NodeId(peer), message });
     }
-    assert!(rig.halted(leader).is_some());
+    assert!(rig.halted(leader).unwrap().contains("entry 4096"));
+}
+
+#[test]
+fn a_replica_that_its_raft_node_halts_says_no_more() {
+    let mut rig = Rig::serving(3);
+    let (leader, other) = (rig.leader(), rig.follower());
+    let a = rig.connect(leader);
+    let session = rig.open(a, 1, 10_000);
+    rig.say_beat(a, session);
+    // Another one claims to lead in the same term.
+    let term = rig.cell(leader).raft().term();
+    let beat = Beat { cell: CELL, kind: BeatKind::Ask, term, round: RoundId(0), committed: LogIndex(0) };
+    rig.told(a);
+    rig.step(leader, Input::Beat { from: NodeId(other), beat });
+    rig.settle();
+    rig.ask(a, Request::Status);
+    assert!(rig.halted(leader).unwrap().contains("two leaders"));
+    assert_eq!((rig.told(a).len(), rig.cell(leader).deadline()), (0, Time::NEVER));
 }
