@@ -63,18 +63,30 @@ impl DevCluster {
             .collect();
         let routes = routes(shape.cells);
         let endpoints = ports.iter().map(|ports| ports.client).collect();
-        let mut running = Vec::new();
-        for (ports, node) in ports.into_iter().zip(&nodes) {
-            let config = NodeConfig {
-                data: node_data(data, node.node),
-                node: node.node,
-                nodes: nodes.clone(),
-                cells: shape.cells,
-                routes: routes.clone(),
-                timing: Timing::default(),
-            };
-            running.push(Node::start(config, ports)?);
-        }
+        let config = |node: NodeId| NodeConfig {
+            data: node_data(data, node),
+            node,
+            nodes: nodes.clone(),
+            cells: shape.cells,
+            routes: routes.clone(),
+            timing: Timing::default(),
+        };
+        // Side by side: each of them reads its whole log first.
+        let running: Result<Vec<Node>, NodeError> = std::thread::scope(|scope| {
+            let starting: Vec<_> = ports
+                .into_iter()
+                .zip(&nodes)
+                .map(|(ports, node)| (config(node.node), ports))
+                .map(|(config, ports)| scope.spawn(move || Node::start(config, ports)))
+                .collect();
+            starting
+                .into_iter()
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|_| Err(refuse("a node has panicked; see above".to_owned())))
+                })
+                .collect()
+        });
+        let running = running?;
         Ok(DevCluster { nodes: running, endpoints, routes })
     }
 }
