@@ -251,10 +251,7 @@ impl Shard {
     /// Closes whoever has been silent for too long, or is the oldest of too many.
     pub(super) fn close_silent(&mut self, ring: &Ring) {
         while let Some((since, id)) = self.door.greeting.front().copied() {
-            let is_greeting = matches!(
-                self.connections.get(id).map(|connection| &connection.stage),
-                Some(Stage::Greeting { .. })
-            );
+            let is_greeting = self.connections.is_greeting(id);
             let is_over = self.now >= since + HELLO_MAX || self.door.greeting.len() > GREETING_MAX;
             if is_greeting && !is_over {
                 break;

@@ -36,9 +36,11 @@ impl Shard {
         let (id, _) = parse(operation);
         match completion {
             Completion::Received { bytes, is_armed, .. } => {
+                // Whoever reads a Hello arms what comes after it.
+                let is_greeting = self.connections.is_greeting(id);
                 self.on_bytes(ring, id, &bytes)?;
                 drop(bytes);
-                if !is_armed {
+                if !is_armed && !is_greeting {
                     self.listen(ring, id);
                 }
             }
@@ -61,7 +63,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Arms the receive of a connection again. One that is still greeting is armed by whoever reads its Hello.
+    /// Arms the receive of a connection again.
     fn listen(&mut self, ring: &Ring, id: ConnectionId) {
         let Some(connection) = self.connections.get(id) else { return };
         let group = match connection.stage {
