@@ -281,6 +281,17 @@ fn clients_that_fill_a_node_keep_no_member_out() {
 }
 
 #[test]
+fn clients_of_a_shard_without_the_door_leave_files_for_members_too() {
+    let mut cluster = Cluster::format(1, 2, "cells = 2");
+    cluster.start_limited(0, "-n 1100");
+    let other = CellId(1);
+    drop(leader(&cluster.endpoints(), other, PATIENCE));
+    let welcome = |_| Connection::open(cluster.places[0].client, other).ok();
+    let clients: Vec<Connection> = (0..600).map_while(welcome).collect();
+    assert!((300..500).contains(&clients.len()), "{} clients were let in", clients.len());
+}
+
+#[test]
 fn a_node_takes_as_many_clients_as_the_hard_limit_allows() {
     let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     if hard.is_some_and(|hard| hard < 2_500) {
