@@ -97,6 +97,13 @@ impl Link {
         self.due = now + ATTEMPT_MAX;
     }
 
+    /// Notes that there was no socket to dial with: tries again after a pause, not in the next turn.
+    pub(super) fn on_no_socket(&mut self, now: Instant) {
+        if self.is_idle() {
+            self.on_down(now);
+        }
+    }
+
     /// Notes that both connections were welcomed.
     pub(super) fn on_up(&mut self) {
         self.is_up = true;
@@ -121,5 +128,20 @@ impl Link {
             self.due = now + self.pause;
             self.pause = (self.pause * 2).min(RETRY_MAX);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_without_a_socket_is_tried_after_a_pause() {
+        let now = Instant::now();
+        let mut link = Link::new(NodeId(2), "127.0.0.1:1".parse().unwrap(), now);
+        link.on_no_socket(now);
+        assert_eq!(link.due, now + RETRY_MIN);
+        link.on_no_socket(now);
+        assert!(link.due > now + RETRY_MIN, "and after a longer one then");
     }
 }

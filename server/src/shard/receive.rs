@@ -210,6 +210,7 @@ impl Shard {
                 Ok(fd) => fd,
                 Err(error) => {
                     self.reporter.accept_failed(&error);
+                    link.on_no_socket(self.now);
                     return self.break_link(ring, node, false);
                 }
             };
