@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use lockstep_core::{ConnectionId, Lane};
+use lockstep_ring::net::SocketOptions;
 use lockstep_wire::NodeId;
 use lockstep_wire::peer::Beat;
 
@@ -17,6 +18,15 @@ const RETRY_MAX: Duration = Duration::from_millis(500);
 const RETRY_MIN: Duration = Duration::from_millis(20);
 /// How long an attempt, the welcome included, may take.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(2);
+
+/// How long what was sent may stay unacknowledged before the connection counts as broken. Left alone, the kernel
+/// sends it again ever later, so that a link is silent for as long after a partition as that has lasted.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
+
+/// The options of a link's sockets.
+pub(super) fn socket_options() -> SocketOptions {
+    SocketOptions { user_timeout: Some(UNACKNOWLEDGED_MAX), ..SocketOptions::default() }
+}
 
 /// One of the two connections of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +143,9 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_ring::net::outgoing;
+    use socket2::SockRef;
+
     use super::*;
 
     #[test]
@@ -143,5 +156,11 @@ mod tests {
         assert_eq!(link.due, now + RETRY_MIN);
         link.on_no_socket(now);
         assert!(link.due > now + RETRY_MIN, "and after a longer one then");
+    }
+
+    #[test]
+    fn a_link_does_not_wait_for_the_kernels_patience_after_a_partition() {
+        let socket = outgoing("127.0.0.1:1".parse().unwrap(), None, &socket_options()).unwrap();
+        assert_eq!(SockRef::from(&socket).tcp_user_timeout().unwrap(), Some(UNACKNOWLEDGED_MAX));
     }
 }

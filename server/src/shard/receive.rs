@@ -4,7 +4,7 @@
 //! disturb nothing else. Deliberately absent: what a message means.
 
 use lockstep_core::{ConnectionId, Input, Lane};
-use lockstep_ring::net::{SocketOptions, outgoing};
+use lockstep_ring::net::outgoing;
 use lockstep_ring::{Completion, Ring};
 use lockstep_wire::frame::Frame;
 use lockstep_wire::hello::HelloReply;
@@ -14,7 +14,7 @@ use lockstep_wire::{CellId, NodeId, Status};
 
 use super::connection::{SocketOp, Stage, parse, token};
 use super::greeting::is_refusal;
-use super::link::Wire;
+use super::link::{Wire, socket_options};
 use super::{Shard, ShardError};
 
 /// What a connection is for, as far as its bytes are concerned.
@@ -206,7 +206,7 @@ impl Shard {
     fn dial(&mut self, ring: &Ring, node: NodeId) -> Result<(), ShardError> {
         for lane in [Lane::Control, Lane::Bulk] {
             let Some(link) = self.links.get_mut(&node) else { return Ok(()) };
-            let fd = match outgoing(link.address, None, &SocketOptions::default()) {
+            let fd = match outgoing(link.address, None, &socket_options()) {
                 Ok(fd) => fd,
                 Err(error) => {
                     self.reporter.accept_failed(&error);
