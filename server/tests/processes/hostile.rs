@@ -213,7 +213,7 @@ fn a_flood_of_bad_bytes_leaves_a_line_a_second() {
     assert!(complained.contains("127.0.0.1:"), "whose bytes they were is said: {complained}");
 }
 
-/// B48: as many as the limit of open files lets us.
+/// As many as the limit of open files lets us.
 #[test]
 fn thousands_of_silent_connections_cost_no_memory_and_nobody_waits() {
     let (mut cluster, leader) = patient_cluster();
@@ -476,7 +476,7 @@ fn garbled(session: SessionId) -> Vec<(u16, Vec<u8>)> {
     all
 }
 
-/// B50, on the leader and on followers.
+/// On the leader and on followers.
 #[test]
 fn garbled_requests_are_answered_and_nothing_enters_the_log() {
     let (mut cluster, leading) = patient_cluster();
@@ -538,7 +538,7 @@ fn changes_something(reply: &Reply<'_>) -> bool {
     }
 }
 
-/// B50 with the owner's own session: whole requests with values that cannot be.
+/// With the owner's own session: whole requests with values that cannot be.
 #[test]
 fn requests_that_cannot_be_are_refused_and_nothing_enters_the_log() {
     let (cluster, leading) = patient_cluster();
