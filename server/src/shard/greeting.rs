@@ -260,6 +260,10 @@ impl Shard {
 
     /// Closes whoever has been silent for too long, or is the oldest of too many.
     pub(super) fn close_silent(&mut self, ring: &Ring) {
+        if self.door.greeting.len() > GREETING_MAX {
+            // Those who have said their Hello meanwhile crowd nobody out.
+            self.door.greeting.retain(|(_, id)| self.connections.is_greeting(*id));
+        }
         while let Some((since, id)) = self.door.greeting.front().copied() {
             let is_greeting = self.connections.is_greeting(id);
             let is_over = self.now >= since + HELLO_MAX || self.door.greeting.len() > GREETING_MAX;

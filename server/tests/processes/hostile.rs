@@ -281,6 +281,21 @@ fn clients_that_fill_a_node_keep_no_member_out() {
 }
 
 #[test]
+fn clients_that_were_welcomed_do_not_crowd_out_one_that_is_slow_with_its_hello() {
+    let mut cluster = Cluster::format(1, 1, "");
+    cluster.start_limited(0, "-n 2000");
+    drop(leader(&cluster.endpoints(), CELL, PATIENCE));
+    let client = cluster.places[0].client;
+    let began = Instant::now();
+    let mut slow = connect(client);
+    assert_eq!(fill(client, 1_100).len(), 1_100);
+    assert!(began.elapsed() < Duration::from_secs(4), "it was silent for too long");
+    slow.write_all(&hello(CELL, ClusterId::default(), Role::Client)).expect("it is still connected");
+    slow.set_read_timeout(Some(Duration::from_secs(2))).expect("a timeout can be set");
+    read_frame(&mut slow).expect("it is welcome");
+}
+
+#[test]
 fn clients_of_a_shard_without_the_door_leave_files_for_members_too() {
     let mut cluster = Cluster::format(1, 2, "cells = 2");
     cluster.start_limited(0, "-n 1100");
