@@ -4,6 +4,7 @@
 //! formatted, and is used by nobody else. Deliberately absent: where its settings come from.
 
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -209,7 +210,8 @@ impl Node {
                 .name(format!("shard-{}.{shard}", config.node))
                 .spawn(move || {
                     // Nobody may be listening any more: the node has given up on another shard.
-                    let outcome = shard::run(plan, move || ready.send(()).unwrap_or_default());
+                    let outcome =
+                        outcome_of(shard, || shard::run(plan, move || ready.send(()).unwrap_or_default()));
                     end.send(outcome).unwrap_or_default();
                 })
                 .map_err(|error| NodeError::Kernel {
@@ -248,11 +250,7 @@ impl Node {
                     outcome = outcome.and(Err(error.into()));
                     self.stopper.stop();
                 }
-                // A shard that panicked has said so on stderr.
-                Err(mpsc::RecvError) => {
-                    let reason = "see the message above".to_owned();
-                    return Err(NodeError::Kernel { what: "a shard has panicked", reason });
-                }
+                Err(mpsc::RecvError) => unreachable!("every shard says how it ended"),
             }
         }
         for shard in self.shards {
@@ -260,6 +258,16 @@ impl Node {
         }
         outcome
     }
+}
+
+/// How a shard ended. One that panics ends the node like one that cannot go on: the others must not serve half of it.
+fn outcome_of(shard: u16, run: impl FnOnce() -> Result<(), ShardError>) -> Result<(), ShardError> {
+    // Nothing that the shard has touched is looked at again.
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        Err(ShardError::Halted(format!(
+            "shard {shard} has met a defect of the program; see the message above"
+        )))
+    })
 }
 
 /// Checks that the host has what a node needs, raises the limit of open files as far as it may, and says what it is.
@@ -331,4 +339,16 @@ fn random() -> Result<u64, NodeError> {
     let mut bytes = [0; 8];
     fill_random(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_panics_has_ended_and_says_so() {
+        let ended = outcome_of(1, || panic!("an assertion"));
+        assert!(ended.is_err_and(|error| error.to_string().starts_with("shard 1 has met a defect")));
+        assert!(outcome_of(1, || Ok(())).is_ok());
+    }
 }

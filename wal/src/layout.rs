@@ -51,7 +51,7 @@ pub const BATCH_HEADER_BYTES: usize = 80;
 /// Bytes of a record before its payload.
 pub const RECORD_HEADER_BYTES: usize = 24;
 
-/// The longest payload of one record (B40: checked when appended, so that whatever was accepted replays).
+/// The longest payload of one record (checked when appended, so that whatever was accepted replays).
 pub const PAYLOAD_BYTES_MAX: usize = 128 * 1024;
 
 /// The longest batch, header and padding included.

@@ -5,14 +5,12 @@
 //! error before apply sees it. Deliberately absent: what a command does, and whether the cell's limits allow it.
 
 use crate::cursor::{DecodeError, Decoded, Reader, Writer};
+use crate::frame::LEVEL;
 use crate::limit::{CLIENT_ID_BYTES_MAX, NAME_BYTES_MAX, SESSIONS_PER_BATCH_MAX};
 use crate::reply::EndReason;
 use crate::request::{Acquire, Mutation};
 use crate::rows::Rows;
-use crate::{FeatureLevel, FencingToken, Nonce, RequestId, SessionId};
-
-/// The feature level that this build writes, and the only one it reads.
-pub const FEATURE_LEVEL: FeatureLevel = FeatureLevel(1);
+use crate::{FencingToken, Nonce, RequestId, SessionId};
 
 /// The kinds of commands; the gaps are the places of those that come later.
 pub mod kind {
@@ -112,7 +110,7 @@ impl<'a> Command<'a> {
     /// When a field is over its hard limit or `EndSessions` has a reason that does not end sessions: whoever
     /// proposes has checked.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u16(FEATURE_LEVEL.0);
+        out.put_u16(LEVEL.0);
         out.put_u16(self.kind());
         match self {
             Command::Blank | Command::Reap => {}
@@ -151,7 +149,7 @@ impl<'a> Command<'a> {
     pub fn decode(payload: &'a [u8]) -> Decoded<Command<'a>> {
         let mut reader = Reader::new(payload);
         let level = reader.u16("feature_level")?;
-        if level != FEATURE_LEVEL.0 {
+        if level != LEVEL.0 {
             return Err(DecodeError::UnknownLevel(level));
         }
         let kind = reader.u16("kind")?;

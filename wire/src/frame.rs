@@ -23,7 +23,7 @@ use crate::{CellId, Correlation, FeatureLevel};
 pub const HEAD_BYTES: usize = 24;
 /// Bytes in front of what `length` counts.
 const PREFIX_BYTES: usize = 8;
-/// The feature level of this build.
+/// The feature level that frames and entries of this build carry, and the only one that it reads.
 pub const LEVEL: FeatureLevel = FeatureLevel(1);
 
 /// What stands in front of a body, the length and the checksum aside.

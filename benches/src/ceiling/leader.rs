@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail, ensure};
 use lockstep_ring::net::{SocketOptions, outgoing};
 use lockstep_ring::{Completion, GroupId, Ring, Token};
-use lockstep_wire::entry::FEATURE_LEVEL;
-use lockstep_wire::frame::{self, Frame, Head};
+use lockstep_wire::frame::{self, Frame, Head, LEVEL};
 use lockstep_wire::hello::{HelloReply, PROTOCOL};
 use lockstep_wire::limit::{CLIENT_FRAME_BYTES_MAX, PEER_FRAME_BYTES_MAX, TTL_MS_MAX, TTL_MS_MIN};
 use lockstep_wire::peer::{Append, AppendOutcome, EntryRow, PeerMessage};
@@ -190,7 +189,7 @@ impl Leader<'_> {
             return self.on_session_request(client, frame);
         }
         self.appended += 1;
-        self.payloads.extend_from_slice(&FEATURE_LEVEL.0.to_le_bytes());
+        self.payloads.extend_from_slice(&LEVEL.0.to_le_bytes());
         self.payloads.extend_from_slice(&kind.to_le_bytes());
         self.payloads.extend_from_slice(frame.body);
         self.ends.push(self.payloads.len());

@@ -99,9 +99,7 @@ impl ClientCore {
         match status {
             Status::SessionExpired => self.end_session(key, Loss::Ended(EndReason::Expired)),
             Status::SessionUnknown | Status::Denied => self.end_session(key, Loss::Unknown),
-            Status::NotAttached => {
-                self.detach(key);
-            }
+            Status::NotAttached => self.detach(key),
             _ => self.beats.set(key, self.now.plus_ms(AGAIN_MS)),
         }
     }
@@ -109,14 +107,12 @@ impl ClientCore {
     /// The cell says that the session is not attached to this connection: it is attached again, unhurriedly, because
     /// somebody else with the same nonce may be doing the same.
     pub(super) fn detach(&mut self, key: SessionKey) {
-        if let Some(session) = self.sessions.get_mut(&key)
-            && session.is_attached
-        {
-            session.is_attached = false;
-            if !session.is_beating {
-                let pause = AGAIN_MS + self.chance.below(AGAIN_MS);
-                self.beats.set(key, self.now.plus_ms(pause));
-            }
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        session.is_attached = false;
+        // While a beat is under way its answer sets the next one.
+        if !session.is_beating {
+            let pause = AGAIN_MS + self.chance.below(AGAIN_MS);
+            self.beats.set(key, self.now.plus_ms(pause));
         }
     }
 

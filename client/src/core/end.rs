@@ -198,7 +198,10 @@ impl ClientCore {
             return;
         }
         let trouble = self.link.trouble.clone();
-        let is_unknown = !state.body.is_read() && (state.flight.is_some() || state.is_in_doubt);
+        // Whoever has given a hold back has no other handle on it, so that this is tried for as long as the session lives.
+        let goes_on = matches!(state.body, Body::Release { .. } | Body::Cancel { .. });
+        let is_sent = state.flight.is_some() || state.is_in_doubt;
+        let is_unknown = goes_on || (!state.body.is_read() && is_sent);
         let failure =
             if is_unknown { Failure::OutcomeUnknown { trouble } } else { Failure::NotExecuted { trouble } };
         let (key, is_numbered) = (state.session, state.request_id.is_some());
@@ -211,7 +214,7 @@ impl ClientCore {
                 self.finish(call, Outcome::Failed(failure));
                 self.forget(key);
             }
-            (body, _) if body.is_mutation() && is_numbered => {
+            (body, _) if goes_on || (body.is_mutation() && is_numbered) => {
                 self.tell(call, failure);
                 self.withdraw(call);
                 self.make_silent(call);

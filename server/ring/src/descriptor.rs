@@ -35,6 +35,7 @@ pub(crate) struct Descriptor {
     ops_in_flight: u32,
     closing: Option<Token>,
     closes_left: u8,
+    is_receiving: bool,
     /// Bytes handed out so far.
     received: u64,
     /// Where `received` must arrive before the marked arrivals are handed out.
@@ -80,6 +81,7 @@ impl Descriptors {
                 ops_in_flight: 0,
                 closing: None,
                 closes_left: 0,
+                is_receiving: false,
                 received: 0,
                 mark: None,
                 send_turn: 0,
@@ -179,6 +181,16 @@ impl Descriptors {
         let registered = slot.registered.take();
         self.registered_free.extend(registered);
         self.free.push(key.index);
+    }
+
+    /// Notes that a receive begins. A second one would be woken in vain by everything that arrives.
+    pub(crate) fn receive_started(&mut self, key: Key) {
+        let was_receiving = std::mem::replace(&mut self.open(key).is_receiving, true);
+        assert!(!was_receiving, "a receive is in flight on the socket already");
+    }
+
+    pub(crate) fn receive_ended(&mut self, key: Key) {
+        self.slot(key).is_receiving = false;
     }
 
     /// Counts bytes handed out.

@@ -105,6 +105,9 @@ impl Ring {
         if let Op::Send { socket, .. } | Op::SendVectored { socket, .. } = &op {
             self.descriptors.borrow_mut().send_ended(*socket, self.turns.get());
         }
+        if let Op::Receive { socket, .. } = &op {
+            self.descriptors.borrow_mut().receive_ended(*socket);
+        }
         let result = entry.result();
         let completion = match op {
             Op::Accept { token, .. } => Some(self.accepted(token, entry, false)),

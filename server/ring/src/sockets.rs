@@ -47,16 +47,19 @@ impl Ring {
         unsafe { self.start(Op::Accept { token, listener: listener.0 }, entry) }
     }
 
-    /// Receives into buffers of the group until the stream ends, the group is empty, or it is cancelled.
+    /// Receives into buffers of the group until the stream ends, the group is empty, or it is cancelled. Panics while
+    /// another receive is in flight on the socket.
     pub fn receive_multishot(&self, socket: Socket, group: GroupId, token: Token) -> OpId {
+        self.descriptors.borrow_mut().receive_started(socket.0);
         let entry = entry_on!(self.target(socket.0), |fd| opcode::RecvMulti::new(fd, group.0).build());
         // SAFETY: the entry refers to the group's buffers only.
         unsafe { self.start(Op::Receive { token, socket: socket.0, group: group.0 }, entry) }
     }
 
     /// Receives once, into one buffer of the group, and at most `len_max` bytes: what is beyond them stays in the
-    /// socket, for whoever owns it next.
+    /// socket, for whoever owns it next. Panics while another receive is in flight on the socket.
     pub fn receive(&self, socket: Socket, group: GroupId, len_max: u32, token: Token) -> OpId {
+        self.descriptors.borrow_mut().receive_started(socket.0);
         let len = len_max.min(self.group_buffer_size(group));
         let entry = entry_on!(self.target(socket.0), |fd| {
             opcode::Recv::new(fd, std::ptr::null_mut(), len).buf_group(group.0).build()

@@ -128,6 +128,11 @@ impl Connections {
         if slot.generation == id.0 >> INDEX_BITS { slot.connection.as_mut() } else { None }
     }
 
+    /// Whether it has not said a valid Hello.
+    pub(super) fn is_greeting(&mut self, id: ConnectionId) -> bool {
+        matches!(self.get(id).map(|connection| &connection.stage), Some(Stage::Greeting { .. }))
+    }
+
     /// Forgets a connection whose socket is closed or has been given away.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
         self.get(id)?;

@@ -18,6 +18,9 @@ use super::{DISK, ShardError, ShardPlan};
 /// The pause before each piece of background work, so that it never crowds out commits.
 const BACKGROUND_PAUSE: Duration = Duration::from_millis(2);
 
+/// How often a disk that was full is tried again.
+const SPACE_PAUSE: Duration = Duration::from_secs(1);
+
 /// A log, the driver of its disk, and who waits for what.
 pub(super) struct ShardDisk {
     log: Log,
@@ -26,6 +29,8 @@ pub(super) struct ShardDisk {
     appended: VecDeque<(Lsn, CellId, AppendId)>,
     /// Background work that waits for its moment.
     deferred: Option<(Instant, DiskOp)>,
+    /// When to look again whether a disk that was full has room.
+    space_due: Option<Instant>,
     /// The reads that the log works on, and those that it had no room for.
     reads: BTreeMap<ReadId, LogIndex>,
     refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
@@ -81,6 +86,7 @@ pub(super) fn open(
         driver,
         appended: VecDeque::new(),
         deferred: None,
+        space_due: None,
         reads: BTreeMap::new(),
         refused_reads: VecDeque::new(),
     };
@@ -185,6 +191,7 @@ impl ShardDisk {
         if let Some((_, op)) = self.deferred.take_if(|(due, _)| *due <= now) {
             self.start(ring, op);
         }
+        self.look_for_space(now);
         while let Some(op) = self.log.poll_op() {
             // With no spare segment ready the next rotation would have to wait for this very work.
             if op.lane == Lane::Background && self.log.spare_segments() > 0 {
@@ -199,6 +206,23 @@ impl ShardDisk {
         }
     }
 
+    /// Lets the log, which has no clock, try a disk that was full once more every now and then.
+    fn look_for_space(&mut self, now: Instant) {
+        if !self.log.is_short_of_space() {
+            self.space_due = None;
+            return;
+        }
+        if self.space_due.is_none() {
+            tracing::warn!(
+                "the disk has no room for the next segment of the log; make room before writes have to wait"
+            );
+        }
+        if *self.space_due.get_or_insert(now + SPACE_PAUSE) <= now {
+            self.log.retry_space();
+            self.space_due = Some(now + SPACE_PAUSE);
+        }
+    }
+
     fn start(&mut self, ring: &Ring, op: DiskOp) {
         let log = &mut self.log;
         self.driver.start(ring, op, |bytes| log.fill(op.id, bytes));
@@ -207,5 +231,58 @@ impl ShardDisk {
     /// When background work is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deferred.map(|(due, _)| due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_ring::RingConfig;
+    use lockstep_wal::disk::{Action, DiskDone, DiskError};
+    use lockstep_wal::layout::SEGMENT_BYTES_MIN;
+    use lockstep_wal::memory::MemoryDisk;
+    use lockstep_wal::{Superblock, format};
+    use lockstep_wire::{ClusterId, Incarnation, NodeId};
+
+    use super::*;
+
+    /// A log, just formatted, whose disk had no room for its next segment.
+    fn full(ring: &Ring) -> ShardDisk {
+        let superblock = Superblock {
+            cluster: ClusterId([1; 16]),
+            node: NodeId(1),
+            incarnation: Incarnation([2; 16]),
+            shards: 1,
+            segment_bytes: SEGMENT_BYTES_MIN,
+        };
+        let mut storage = MemoryDisk::new();
+        format(&mut storage, &superblock).unwrap();
+        let (mut log, _) = Log::open(&mut storage, &superblock, ShardId(0), 7, &mut |_, _| {}).unwrap();
+        for (action, result) in [("Create", Err(DiskError::NoSpace)), ("Remove", Ok([].as_slice()))] {
+            let op = log.poll_op().unwrap();
+            assert!(format!("{:?}", op.action).starts_with(action), "{op:?}");
+            log.on_disk_done(DiskDone { op: op.id, result });
+        }
+        assert!(log.is_short_of_space());
+        ShardDisk {
+            log,
+            driver: LogDisk::new(ring, &std::env::temp_dir(), DISK).unwrap(),
+            appended: VecDeque::new(),
+            deferred: None,
+            space_due: None,
+            reads: BTreeMap::new(),
+            refused_reads: VecDeque::new(),
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_full_is_tried_again_once_a_second() {
+        let ring = Ring::new(RingConfig::default()).unwrap();
+        let mut disk = full(&ring);
+        let now = Instant::now();
+        disk.look_for_space(now);
+        assert_eq!(disk.log.poll_op(), None);
+        disk.look_for_space(now + SPACE_PAUSE);
+        let op = disk.log.poll_op().unwrap();
+        assert!(matches!(op.action, Action::Create { .. }), "{op:?}");
     }
 }

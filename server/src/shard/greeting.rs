@@ -87,15 +87,8 @@ impl Shard {
                 if !is_armed {
                     self.door.accept(ring, port);
                 }
-                let connections_max = match port {
-                    Port::Client => self.door.connections_max,
-                    // Clients that fill a node must not keep members out: it would fall out of its own cells.
-                    Port::Peer => self.door.connections_max + PEERS_RESERVED,
-                };
-                if self.connections.len() < connections_max {
+                if self.has_room(port) {
                     self.greet(ring, port, fd);
-                } else {
-                    self.reporter.full(connections_max);
                 }
             }
             Completion::AcceptFailed { error, .. } => {
@@ -104,6 +97,20 @@ impl Shard {
             }
             other => unreachable!("an accept does not end in {other:?}"),
         }
+    }
+
+    /// Whether this shard takes one more connection; says so if not.
+    fn has_room(&mut self, port: Port) -> bool {
+        let connections_max = match port {
+            Port::Client => self.door.connections_max,
+            // Clients that fill a node must not keep members out: it would fall out of its own cells.
+            Port::Peer => self.door.connections_max + PEERS_RESERVED,
+        };
+        let has_room = self.connections.len() < connections_max;
+        if !has_room {
+            self.reporter.full(connections_max);
+        }
+        has_room
     }
 
     /// Waits for the Hello of a connection that came in.
@@ -123,6 +130,9 @@ impl Shard {
     pub(super) fn take_handoffs(&mut self, ring: &Ring) -> Result<(), ShardError> {
         while let Some(Handoff { fd, port, bytes }) = self.plan.mailboxes[usize::from(self.plan.shard)].take()
         {
+            if !self.has_room(port) {
+                continue;
+            }
             let socket = ring.adopt_socket(fd);
             let id = self.connections.insert(socket, Stage::Greeting { port, bytes: Vec::new() });
             self.on_greeting(ring, id, &bytes)?;
@@ -250,11 +260,12 @@ impl Shard {
 
     /// Closes whoever has been silent for too long, or is the oldest of too many.
     pub(super) fn close_silent(&mut self, ring: &Ring) {
+        if self.door.greeting.len() > GREETING_MAX {
+            // Those who have said their Hello meanwhile crowd nobody out.
+            self.door.greeting.retain(|(_, id)| self.connections.is_greeting(*id));
+        }
         while let Some((since, id)) = self.door.greeting.front().copied() {
-            let is_greeting = matches!(
-                self.connections.get(id).map(|connection| &connection.stage),
-                Some(Stage::Greeting { .. })
-            );
+            let is_greeting = self.connections.is_greeting(id);
             let is_over = self.now >= since + HELLO_MAX || self.door.greeting.len() > GREETING_MAX;
             if is_greeting && !is_over {
                 break;

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use lockstep_core::{ConnectionId, Lane};
+use lockstep_ring::net::SocketOptions;
 use lockstep_wire::NodeId;
 use lockstep_wire::peer::Beat;
 
@@ -17,6 +18,15 @@ const RETRY_MAX: Duration = Duration::from_millis(500);
 const RETRY_MIN: Duration = Duration::from_millis(20);
 /// How long an attempt, the welcome included, may take.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(2);
+
+/// How long what was sent may stay unacknowledged before the connection counts as broken. Left alone, the kernel
+/// sends it again ever later, so that a link is silent for as long after a partition as that has lasted.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
+
+/// The options of a link's sockets.
+pub(super) fn socket_options() -> SocketOptions {
+    SocketOptions { user_timeout: Some(UNACKNOWLEDGED_MAX), ..SocketOptions::default() }
+}
 
 /// One of the two connections of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +107,13 @@ impl Link {
         self.due = now + ATTEMPT_MAX;
     }
 
+    /// Notes that there was no socket to dial with: tries again after a pause, not in the next turn.
+    pub(super) fn on_no_socket(&mut self, now: Instant) {
+        if self.is_idle() {
+            self.on_down(now);
+        }
+    }
+
     /// Notes that both connections were welcomed.
     pub(super) fn on_up(&mut self) {
         self.is_up = true;
@@ -121,5 +138,29 @@ impl Link {
             self.due = now + self.pause;
             self.pause = (self.pause * 2).min(RETRY_MAX);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_ring::net::outgoing;
+    use socket2::SockRef;
+
+    use super::*;
+
+    #[test]
+    fn a_link_without_a_socket_is_tried_after_a_pause() {
+        let now = Instant::now();
+        let mut link = Link::new(NodeId(2), "127.0.0.1:1".parse().unwrap(), now);
+        link.on_no_socket(now);
+        assert_eq!(link.due, now + RETRY_MIN);
+        link.on_no_socket(now);
+        assert!(link.due > now + RETRY_MIN, "and after a longer one then");
+    }
+
+    #[test]
+    fn a_link_does_not_wait_for_the_kernels_patience_after_a_partition() {
+        let socket = outgoing("127.0.0.1:1".parse().unwrap(), None, &socket_options()).unwrap();
+        assert_eq!(SockRef::from(&socket).tcp_user_timeout().unwrap(), Some(UNACKNOWLEDGED_MAX));
     }
 }

@@ -4,7 +4,7 @@
 //! disturb nothing else. Deliberately absent: what a message means.
 
 use lockstep_core::{ConnectionId, Input, Lane};
-use lockstep_ring::net::{SocketOptions, outgoing};
+use lockstep_ring::net::outgoing;
 use lockstep_ring::{Completion, Ring};
 use lockstep_wire::frame::Frame;
 use lockstep_wire::hello::HelloReply;
@@ -14,7 +14,7 @@ use lockstep_wire::{CellId, NodeId, Status};
 
 use super::connection::{SocketOp, Stage, parse, token};
 use super::greeting::is_refusal;
-use super::link::Wire;
+use super::link::{Wire, socket_options};
 use super::{Shard, ShardError};
 
 /// What a connection is for, as far as its bytes are concerned.
@@ -36,9 +36,11 @@ impl Shard {
         let (id, _) = parse(operation);
         match completion {
             Completion::Received { bytes, is_armed, .. } => {
+                // Whoever reads a Hello arms what comes after it.
+                let is_greeting = self.connections.is_greeting(id);
                 self.on_bytes(ring, id, &bytes)?;
                 drop(bytes);
-                if !is_armed {
+                if !is_armed && !is_greeting {
                     self.listen(ring, id);
                 }
             }
@@ -61,7 +63,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Arms the receive of a connection again. One that is still greeting is armed by whoever reads its Hello.
+    /// Arms the receive of a connection again.
     fn listen(&mut self, ring: &Ring, id: ConnectionId) {
         let Some(connection) = self.connections.get(id) else { return };
         let group = match connection.stage {
@@ -204,10 +206,11 @@ impl Shard {
     fn dial(&mut self, ring: &Ring, node: NodeId) -> Result<(), ShardError> {
         for lane in [Lane::Control, Lane::Bulk] {
             let Some(link) = self.links.get_mut(&node) else { return Ok(()) };
-            let fd = match outgoing(link.address, None, &SocketOptions::default()) {
+            let fd = match outgoing(link.address, None, &socket_options()) {
                 Ok(fd) => fd,
                 Err(error) => {
                     self.reporter.accept_failed(&error);
+                    link.on_no_socket(self.now);
                     return self.break_link(ring, node, false);
                 }
             };

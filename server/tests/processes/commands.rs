@@ -127,7 +127,7 @@ fn a_cluster_that_is_not_there_has_its_own_exit_code() {
     }
 }
 
-/// B13: whoever is cut off stops its command before anybody else can have the lock, even one that ignores TERM.
+/// Whoever is cut off stops its command before anybody else can have the lock, even one that ignores TERM.
 #[test]
 fn a_command_is_dead_before_the_lock_goes_to_somebody_else() {
     let mut cluster = Cluster::format(1, 1, "");
@@ -248,7 +248,7 @@ fn a_command_dies_with_the_process_that_holds_its_lock() {
     assert_eq!(code, Some(0), "the lock is free after the TTL");
 }
 
-/// B56 from the shell: `lockstep lock` itself is stopped past its TTL.
+/// `lockstep lock` itself is stopped past its TTL.
 #[test]
 fn a_stopped_lock_command_ends_as_lost_when_it_goes_on() {
     let directory = directory();

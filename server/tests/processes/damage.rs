@@ -1,4 +1,4 @@
-//! Bytes inside the log that are not what was written there (B35).
+//! Bytes inside the log that are not what was written there.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -213,7 +213,7 @@ fn a_flood_of_bad_bytes_leaves_a_line_a_second() {
     assert!(complained.contains("127.0.0.1:"), "whose bytes they were is said: {complained}");
 }
 
-/// B48: as many as the limit of open files lets us.
+/// As many as the limit of open files lets us.
 #[test]
 fn thousands_of_silent_connections_cost_no_memory_and_nobody_waits() {
     let (mut cluster, leader) = patient_cluster();
@@ -278,6 +278,32 @@ fn clients_that_fill_a_node_keep_no_member_out() {
     // Room that is given back is used again.
     drop(clients);
     until("there is room again", PATIENCE, || Connection::open(cluster.places[leading].client, CELL).ok());
+}
+
+#[test]
+fn clients_that_were_welcomed_do_not_crowd_out_one_that_is_slow_with_its_hello() {
+    let mut cluster = Cluster::format(1, 1, "");
+    cluster.start_limited(0, "-n 2000");
+    drop(leader(&cluster.endpoints(), CELL, PATIENCE));
+    let client = cluster.places[0].client;
+    let began = Instant::now();
+    let mut slow = connect(client);
+    assert_eq!(fill(client, 1_100).len(), 1_100);
+    assert!(began.elapsed() < Duration::from_secs(4), "it was silent for too long");
+    slow.write_all(&hello(CELL, ClusterId::default(), Role::Client)).expect("it is still connected");
+    slow.set_read_timeout(Some(Duration::from_secs(2))).expect("a timeout can be set");
+    read_frame(&mut slow).expect("it is welcome");
+}
+
+#[test]
+fn clients_of_a_shard_without_the_door_leave_files_for_members_too() {
+    let mut cluster = Cluster::format(1, 2, "cells = 2");
+    cluster.start_limited(0, "-n 1100");
+    let other = CellId(1);
+    drop(leader(&cluster.endpoints(), other, PATIENCE));
+    let welcome = |_| Connection::open(cluster.places[0].client, other).ok();
+    let clients: Vec<Connection> = (0..600).map_while(welcome).collect();
+    assert!((300..500).contains(&clients.len()), "{} clients were let in", clients.len());
 }
 
 #[test]
@@ -465,7 +491,7 @@ fn garbled(session: SessionId) -> Vec<(u16, Vec<u8>)> {
     all
 }
 
-/// B50, on the leader and on followers.
+/// On the leader and on followers.
 #[test]
 fn garbled_requests_are_answered_and_nothing_enters_the_log() {
     let (mut cluster, leading) = patient_cluster();
@@ -527,7 +553,7 @@ fn changes_something(reply: &Reply<'_>) -> bool {
     }
 }
 
-/// B50 with the owner's own session: whole requests with values that cannot be.
+/// With the owner's own session: whole requests with values that cannot be.
 #[test]
 fn requests_that_cannot_be_are_refused_and_nothing_enters_the_log() {
     let (cluster, leading) = patient_cluster();

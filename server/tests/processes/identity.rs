@@ -74,7 +74,7 @@ fn a_wiped_and_formatted_member_does_not_vote() {
     worker.one(&mut connection).expect("the cell grants");
 }
 
-/// B58: an address that a cluster lists leads to a node of another one.
+/// An address that a cluster lists leads to a node of another one.
 #[test]
 fn a_node_of_another_cluster_is_refused_and_changes_nothing() {
     let mut cluster = Cluster::start(3);
@@ -113,7 +113,7 @@ fn a_node_of_another_cluster_is_refused_and_changes_nothing() {
     cluster.agree(CELL);
 }
 
-/// B58: two nodes were given each other's configurations.
+/// Two nodes were given each other's configurations.
 #[test]
 fn swapped_configurations_are_refused() {
     let cluster = Cluster::format(3, 1, "");

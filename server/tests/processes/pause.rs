@@ -211,7 +211,7 @@ fn holder_process() {
     });
 }
 
-/// B56: the holder is stopped for longer than its TTL.
+/// The holder is stopped for longer than its TTL.
 #[test]
 fn a_holder_that_was_stopped_past_its_ttl_knows_that_it_has_lost() {
     let directory = directory();

@@ -89,7 +89,6 @@ fn a_port_that_somebody_has_is_named_and_the_other_one_is_not_kept() {
     assert!(complained.contains(&format!("cannot listen on {taken}")), "{complained}");
 }
 
-/// B60.
 #[test]
 fn contradictions_in_the_configuration_are_refused_by_the_name_of_the_key() {
     let cluster = Cluster::format(3, 1, "");
@@ -189,7 +188,6 @@ fn is_there(tool: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// B55.
 #[test]
 fn low_limits_are_named_with_what_is_needed() {
     if rustix::process::geteuid().is_root() && !is_there("setpriv") {
@@ -207,7 +205,7 @@ fn low_limits_are_named_with_what_is_needed() {
     assert!(complained.contains("are needed"), "{complained}");
 }
 
-/// B55: a file system that has no direct I/O.
+/// A file system that has no direct I/O.
 #[test]
 fn a_directory_without_direct_io_is_named_with_its_file_system() {
     let directory = directory();

@@ -105,13 +105,13 @@ fn acknowledged_grants_survive_kill_nine() {
     kill_and_verify(50, &[], 1, 4);
 }
 
-/// B42: with nobody to replicate to, nothing but the disk stands behind an acknowledgement.
+/// With nobody to replicate to, nothing but the disk stands behind an acknowledgement.
 #[test]
 fn a_single_replica_keeps_what_it_acknowledged() {
     kill_and_verify(10, &["--replicas", "1"], 1, 2);
 }
 
-/// B42, to the point: the process dies the moment the acknowledgement has arrived.
+/// The process dies the moment the acknowledgement has arrived.
 #[test]
 fn a_grant_survives_a_kill_right_after_its_acknowledgement() {
     let directory = directory();

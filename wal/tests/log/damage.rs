@@ -1,4 +1,4 @@
-//! Damage inside the log is refused by name, never cut (B35); only a torn last write is cut.
+//! Damage inside the log is refused by name, never cut; only a torn last write is cut.
 
 use lockstep_wal::disk::{FileName, SegmentSequence, Storage, StorageRead};
 use lockstep_wal::layout::{BATCH_BYTES_MAX, BLOCK_BYTES, SEGMENT_BYTES_MIN};

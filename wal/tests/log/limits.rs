@@ -1,4 +1,4 @@
-//! What is accepted replays; what cannot replay is not accepted (B40).
+//! What is accepted replays; what cannot replay is not accepted.
 
 use lockstep_wal::disk::Action;
 use lockstep_wal::layout::{BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, SEGMENT_BYTES_MIN, STAGED_BYTES_MAX};

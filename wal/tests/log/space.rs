@@ -1,4 +1,4 @@
-//! A full disk is a state, not an accident (B39).
+//! A full disk is a state, not an accident.
 
 use lockstep_wal::Refusal;
 use lockstep_wal::disk::DiskError;

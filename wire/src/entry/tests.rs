@@ -122,7 +122,7 @@ proptest! {
     ) {
         let mut payload = Vec::new();
         if is_framed {
-            payload.put_u16(FEATURE_LEVEL.0);
+            payload.put_u16(LEVEL.0);
             payload.put_u16(kind);
         }
         payload.extend_from_slice(&bytes);

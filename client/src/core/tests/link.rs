@@ -218,3 +218,24 @@ fn another_cluster_on_a_known_address_is_not_talked_to() {
     assert!(rig.core.trouble().contains("belongs to cluster 0909"), "{}", rig.core.trouble());
     assert_eq!(rig.outcome(call), None);
 }
+
+#[test]
+fn a_session_that_its_member_forgot_is_attached_again_though_a_beat_was_under_way() {
+    let mut rig = Rig::new();
+    let key = rig.open(10_000);
+    while rig.to_cell.is_empty() {
+        rig.now = rig.core.deadline().unwrap();
+        rig.core.on_tick(rig.now);
+        rig.pull();
+    }
+    let call = rig.acquire(key, NAME, 0);
+    rig.pull();
+    // A leader that lost its office and got it back; a beat's answer takes a round, a refusal none.
+    rig.cell.disconnect(rig.connection.unwrap().0);
+    rig.to_cell.swap(0, 1);
+    rig.pass_ms(1_000);
+    assert!(matches!(rig.outcome(call), Some(Outcome::Granted(_))), "{:?}", rig.outcome(call));
+    rig.pass_ms(30_000);
+    assert_eq!(rig.conditions(key), [Condition::Safe]);
+    assert_eq!(rig.tried.len(), 1);
+}

@@ -86,3 +86,20 @@ fn a_release_that_comes_too_late_says_so() {
     rig.settle();
     assert_eq!(rig.outcome(release), Some(Outcome::StaleToken));
 }
+
+#[test]
+fn a_release_that_nobody_took_in_time_is_of_unknown_outcome_and_is_carried_out_later() {
+    let mut rig = Rig::new();
+    let key = rig.open(60_000);
+    let call = rig.hold(key, NAME);
+    rig.is_refusing = true;
+    rig.cut();
+    let release = rig.core.release(call, rig.now);
+    rig.pass_ms(15_000);
+    let outcome = rig.outcome(release);
+    assert!(matches!(outcome, Some(Outcome::Failed(Failure::OutcomeUnknown { .. }))), "{outcome:?}");
+    assert!(rig.cell.holder(NAME).is_some());
+    rig.is_refusing = false;
+    rig.pass_ms(5_000);
+    assert_eq!(rig.cell.holder(NAME), None, "nobody else could have given it back");
+}

@@ -15,7 +15,7 @@ use super::digest::DigestBook;
 use super::question::Question;
 use super::view;
 use crate::effect::{ConnectionId, Effects};
-use crate::table::{Answer, Outcome, SessionSlot, Table};
+use crate::table::{Answer, Outcome, Outcomes, SessionSlot, Table};
 use crate::time::{Span, Time};
 
 impl Cell {
@@ -55,6 +55,8 @@ impl Cell {
                 self.on_outcome(index, outcome, now, fx);
             }
             self.tenure.on_applied(index);
+        } else if self.raft.is_leader() {
+            self.on_ends_before_serving(&outcomes, fx);
         }
         outcomes.clear();
         self.outcomes = outcomes;
@@ -200,6 +202,18 @@ impl Cell {
             fx.tell(connection, self.config.cell, &Event::SessionEnded { session, reason });
         }
         self.attachments.detach(session, slot);
+    }
+
+    /// What was asked of a new leader may be about sessions whose end it has yet to apply: their leases must say
+    /// nothing about whoever gets their slots, and a close is answered. An end is irrevocable, so that it may be
+    /// told before the leader serves.
+    fn on_ends_before_serving(&mut self, outcomes: &Outcomes, fx: &mut Effects) {
+        for outcome in outcomes {
+            if let Outcome::SessionEnded { session, reason, released_total, released } = outcome {
+                let released: Vec<&str> = released.iter().map(|name| &**name).collect();
+                self.on_session_ended(*session, *reason, *released_total, &released, fx);
+            }
+        }
     }
 
     fn connection_of(&self, session: SessionId) -> Option<ConnectionId> {

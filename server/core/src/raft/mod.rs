@@ -363,8 +363,8 @@ impl Raft {
         may_append.then(|| self.append_own(now, fx, payload))
     }
 
-    /// The next committed entry, to be applied now. All of them are to be polled before an event is: what
-    /// an event allows may depend on them.
+    /// The next committed entry, to be applied now. What a confirmed round answers is to be answered once all
+    /// of them have been polled.
     pub fn poll_committed(&mut self) -> Option<Committed<'_>> {
         if self.handed_out >= self.committed {
             return None;

@@ -310,6 +310,16 @@ fn using_a_closed_socket_is_a_defect() {
 }
 
 #[test]
+#[should_panic(expected = "a receive is in flight on the socket already")]
+fn a_second_receive_on_a_socket_is_a_defect() {
+    let ring = small_ring();
+    let group = ring.add_buffer_group(4, 4096).expect("a group");
+    let (socket, _client) = connection(&ring);
+    ring.receive_multishot(socket, group, RECEIVE);
+    ring.receive(socket, group, 5, RECEIVE);
+}
+
+#[test]
 fn arrivals_are_known_to_be_handed_out_exactly() {
     let ring = small_ring();
     let group = ring.add_buffer_group(2, 16).expect("a group");

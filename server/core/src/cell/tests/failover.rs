@@ -343,3 +343,33 @@ fn a_replica_that_its_raft_node_halts_says_no_more() {
     assert!(rig.halted(leader).unwrap().contains("two leaders"));
     assert_eq!((rig.told(a).len(), rig.cell(leader).deadline()), (0, Time::NEVER));
 }
+
+#[test]
+fn a_session_in_the_slot_of_one_that_ended_before_its_leader_served_expires_in_time() {
+    let mut rig = Rig::serving(3);
+    let old = rig.leader();
+    let a = rig.connect(old);
+    let former = rig.open(a, 1, 10_000);
+    rig.advance(100);
+    // Every disk has these, and only the leader knows that they are committed.
+    rig.say(a, Request::CloseSession { session: former });
+    rig.say(a, open(2, 1_000));
+    rig.settle();
+    assert_eq!(rig.told(a)[0], "OK released 0");
+    rig.crash(old);
+    rig.is_bulk_cut = true;
+    let leads = |rig: &Rig, node: u16| node != old && rig.cell(node).raft().is_leader();
+    rig.advance_until(5_000, |rig| (1..=3).any(|node| node != old && leads(rig, node)));
+    let new = (1..=3).find(|node| *node != old && leads(&rig, *node)).unwrap();
+    let b = rig.connect(new);
+    rig.say_attach(b, former, 1);
+    rig.ask(b, Request::CloseSession { session: former });
+    assert!(rig.told(b).is_empty());
+    rig.is_bulk_cut = false;
+    rig.advance_until(2_000, |rig| rig.cell(new).raft().is_serving());
+    rig.advance(100);
+    assert_eq!(rig.unanswered(), 0, "the close of a session that has ended is answered");
+    assert_eq!(rig.cell(new).table().sessions_len(), 1);
+    rig.advance(1_150);
+    assert_eq!(rig.cell(new).table().sessions_len(), 0);
+}
