@@ -82,8 +82,9 @@ pub const SPARE_SEGMENTS: usize = 2;
 /// Segments that nobody needs are kept for recycling up to this many; more are removed.
 pub const RETIRED_SEGMENTS_MAX: usize = 4;
 
-/// The most staged bytes; beyond it `append` refuses. The owner's admission keeps well below.
-pub const STAGED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The most staged bytes; beyond it `append` refuses. Above what all cells of a shard may have on its way while a
+/// disk stands still: 64 cells that follow with 4 MiB each, or that lead with what their admission takes.
+pub const STAGED_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// The most reads waiting for their turn.
 pub const READS_MAX: usize = 64;

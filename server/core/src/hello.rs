@@ -7,6 +7,8 @@
 use lockstep_wire::hello::{Hello, PROTOCOL, Role};
 use lockstep_wire::{CellId, ClusterId, NodeId, Status};
 
+use crate::authorization;
+
 /// Which port the connection came in on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
@@ -79,6 +81,9 @@ pub fn welcome(us: &Identity, port: Port, cell: CellId, hello: &Hello<'_>) -> Re
                 us.node, us.cluster, hello.cluster
             ),
         );
+    }
+    if !authorization::admits(hello.credentials) {
+        return refuse(Status::Denied, "these credentials prove no identity that may connect".to_owned());
     }
     match (hello.role, port) {
         (Role::Client, Port::Client) if cell.0 < us.cells => Ok(Welcome::Client(cell)),

@@ -3,6 +3,7 @@
 //! Invariant: `step(now, input, effects)` is a function of what came in before and nothing else.
 //! Deliberately absent: clocks, sockets, files, threads, randomness and unordered iteration.
 
+mod authorization;
 mod cell;
 mod effect;
 pub mod hello;

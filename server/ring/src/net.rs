@@ -94,11 +94,6 @@ pub fn local_address(socket: impl AsFd) -> io::Result<SocketAddr> {
     ip_address(SockRef::from(&socket).local_addr()?)
 }
 
-/// Makes the close of this connection discard what is unsent and reset it (SO_LINGER of zero).
-pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
-    SockRef::from(&socket).set_linger(Some(Duration::ZERO))
-}
-
 fn ip_address(address: socket2::SockAddr) -> io::Result<SocketAddr> {
     address.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }

@@ -101,6 +101,10 @@ impl Shard {
                 self.reporter.bad_bytes(ring, socket, &reason);
                 return self.close_connection(ring, id, false);
             }
+            // What a frame brought about may have ended the connection; nothing behind it counts then.
+            if self.connections.get(id).is_none_or(|connection| connection.is_ending()) {
+                return Ok(());
+            }
         }
         if let Some(connection) = self.connections.get(id) {
             connection.assembler = assembler;

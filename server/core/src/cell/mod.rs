@@ -193,7 +193,7 @@ impl Cell {
             Input::Durable(append) => self.raft.on_durable(append, now, fx),
             Input::LogRead(read) => self.raft.on_log_read(&read, now, fx),
             Input::LinkUp { peer } => self.raft.on_link_up(peer, now, fx),
-            Input::LinkDown { peer, is_refused } => self.raft.on_link_down(peer, is_refused, now, fx),
+            Input::LinkDown { peer, is_refused } => self.raft.on_link_down(peer, is_refused, now),
             Input::Peer { from, message } => self.on_peer(from, &message, now, fx),
             Input::Beat { from, beat } => self.raft.on_beat(from, beat, now, fx),
             Input::Request { connection, correlation, request } => {
@@ -282,6 +282,6 @@ impl Cell {
 fn disagreement(cell: CellId, index: LogIndex) -> String {
     format!(
         "the state of cell {cell} after entry {index} differs from that of a majority of its members; this \
-         replica must not go on: keep its data directory for an inquiry and replace the replica by a new member"
+         replica must not go on: keep its data directory for an inquiry, and do not start it again"
     )
 }

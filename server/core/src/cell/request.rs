@@ -14,6 +14,7 @@ use super::apply::answer_with;
 use super::calls::{Call, Proposed};
 use super::question::Question;
 use super::{Cell, view};
+use crate::authorization;
 use crate::effect::{ConnectionId, Effects};
 use crate::raft::Urgency;
 use crate::table::SessionSlot;
@@ -51,16 +52,18 @@ impl Cell {
         fx: &mut Effects,
     ) {
         let call = self.receive(connection, correlation, request.kind());
-        match request {
-            Request::Status => return view::status(self, call, fx),
-            Request::Routes => return view::routes(self, call, fx),
-            _ if !self.raft.is_leader() => return self.refuse_follower(call, fx),
-            _ => {}
+        if !authorization::permits(request) {
+            return self.refuse(call, Status::Denied, "this identity may not do that", fx);
+        }
+        let is_answered_by_all = matches!(request, Request::Status | Request::Routes);
+        if !is_answered_by_all && !self.raft.is_leader() {
+            return self.refuse_follower(call, fx);
         }
         match request {
-            Request::Status | Request::Routes => {}
-            Request::KeepAlive(sessions) => self.on_keep_alive(call, sessions, now, fx),
-            Request::AttachSessions(proofs) => self.on_attach(call, proofs, now, fx),
+            Request::Status => view::status(self, call, fx),
+            Request::Routes => view::routes(self, call, fx),
+            Request::KeepAlive(sessions) => self.on_keep_alive(call, sessions, fx),
+            Request::AttachSessions(proofs) => self.on_attach(call, proofs, fx),
             Request::OpenSession { client_id, ttl_ms, nonce } => {
                 let command = Command::OpenSession { client_id, ttl_ms: *ttl_ms, nonce: *nonce };
                 if let Some(index) = self.admit(call, Admission::Opens, &command, now, fx) {
@@ -91,13 +94,13 @@ impl Cell {
             Request::CheckToken { name, token, session } => {
                 let session = (session.0 != 0).then_some(*session);
                 let question = Question::Token { name: Box::from(*name), token: *token, session };
-                self.on_read(call, name, question, now, fx);
+                self.on_read(call, name, question, fx);
             }
             Request::GetLock { name } => {
-                self.on_read(call, name, Question::Lock(Box::from(*name)), now, fx);
+                self.on_read(call, name, Question::Lock(Box::from(*name)), fx);
             }
             Request::GetSession { session } => {
-                self.ask(call, Question::Session(*session), now, fx);
+                self.ask(call, Question::Session(*session), fx);
             }
         }
     }
@@ -251,13 +254,13 @@ impl Cell {
 
     fn on_close(&mut self, call: Call, session: SessionId, now: Time, fx: &mut Effects) {
         if self.table.session(session).is_err() {
-            return self.ask(call, Question::Gone(session), now, fx);
+            return self.ask(call, Question::Gone(session), fx);
         }
         let Some(slot) = self.attached(session, call.connection) else {
             return self.refuse_unattached(call, fx);
         };
         if let Some(index) = self.calls.closing(session) {
-            return self.ask_after(index, call, Question::Gone(session), now, fx);
+            return self.ask_after(index, call, Question::Gone(session), fx);
         }
         let sessions = [session];
         let command = Command::EndSessions { reason: EndReason::Closed, sessions: Rows::Slice(&sessions) };
@@ -267,40 +270,40 @@ impl Cell {
         }
     }
 
-    fn on_read(&mut self, call: Call, name: &str, question: Question, now: Time, fx: &mut Effects) {
+    fn on_read(&mut self, call: Call, name: &str, question: Question, fx: &mut Effects) {
         match Name::parse(name) {
-            Ok(_) => self.ask(call, question, now, fx),
+            Ok(_) => self.ask(call, question, fx),
             Err(error) => self.refuse(call, Status::Invalid, &format!("name: {error}"), fx),
         }
     }
 
-    fn ask(&mut self, call: Call, question: Question, now: Time, fx: &mut Effects) {
-        if let Some(round) = self.admit_question(call, self.questions.reads_len(), now, fx) {
+    fn ask(&mut self, call: Call, question: Question, fx: &mut Effects) {
+        if let Some(round) = self.admit_question(call, self.questions.reads_len(), fx) {
             self.questions.ask(round, call, question);
         }
     }
 
-    fn ask_after(&mut self, after: LogIndex, call: Call, question: Question, now: Time, fx: &mut Effects) {
-        if let Some(round) = self.admit_question(call, self.questions.settling_len(), now, fx) {
+    fn ask_after(&mut self, after: LogIndex, call: Call, question: Question, fx: &mut Effects) {
+        if let Some(round) = self.admit_question(call, self.questions.settling_len(), fx) {
             self.questions.ask_after(round, after, call, question);
         }
     }
 
     /// The round that answers a question, unless too many like it wait.
-    fn admit_question(&mut self, call: Call, waiting: usize, now: Time, fx: &mut Effects) -> Option<RoundId> {
+    fn admit_question(&mut self, call: Call, waiting: usize, fx: &mut Effects) -> Option<RoundId> {
         if waiting >= QUESTIONS_MAX {
             self.overloaded(call, fx);
             return None;
         }
-        let round = self.raft.ask_round(now, Urgency::Now);
+        let round = self.raft.ask_round(Urgency::Now);
         if round.is_none() {
             self.refuse_follower(call, fx);
         }
         round
     }
 
-    fn on_keep_alive(&mut self, call: Call, sessions: &Rows<'_, SessionId>, now: Time, fx: &mut Effects) {
-        let Some(round) = self.raft.ask_round(now, Urgency::Paced) else {
+    fn on_keep_alive(&mut self, call: Call, sessions: &Rows<'_, SessionId>, fx: &mut Effects) {
+        let Some(round) = self.raft.ask_round(Urgency::Paced) else {
             return self.refuse_follower(call, fx);
         };
         let mut count = 0;
@@ -322,9 +325,9 @@ impl Cell {
         self.questions.beat(round, call, count);
     }
 
-    fn on_attach(&mut self, call: Call, proofs: &Rows<'_, SessionProof>, now: Time, fx: &mut Effects) {
+    fn on_attach(&mut self, call: Call, proofs: &Rows<'_, SessionProof>, fx: &mut Effects) {
         let waiting = self.questions.settling_len();
-        let Some(round) = self.admit_question(call, waiting, now, fx) else { return };
+        let Some(round) = self.admit_question(call, waiting, fx) else { return };
         self.attachments.on_connected(call.connection);
         for proof in proofs.iter() {
             if let Ok(session) = self.table.session(proof.session)

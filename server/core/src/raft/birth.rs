@@ -60,7 +60,7 @@ impl Birth {
         (!manifest.names(node, config.incarnation)).then(|| {
             format!(
                 "cell {cell}: the log of node {node} belongs to another formatting of its data directory; \
-                 restore the matching superblock, or add this machine as a new member with a new id"
+                 restore the matching superblock; without it this replica is lost"
             )
         })
     }
@@ -84,15 +84,15 @@ fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
     match reason {
         PeerRefusal::OtherIncarnation => format!(
             "cell {cell}: node {node} was formatted again and has lost what it promised, so it may not vote \
-             under this id; add it as a new member with a new id (if the cell is still unborn, format all \
-             members again instead)"
+             under this id; start it with its old data directory if there is one (if the cell is still unborn, \
+             format all members again instead)"
         ),
         PeerRefusal::OtherMembers => format!(
             "cell {cell}: node {node} is configured with another list of members; make the lists the same"
         ),
         PeerRefusal::OtherBirth => format!(
             "cell {cell}: node {node} does not have the manifest of this cell's birth: its data directory is \
-             of another cluster or was rolled back; restore the right one or add it as a new member with a new id"
+             of another cluster or was rolled back; start it with the right one"
         ),
         PeerRefusal::Unborn => format!(
             "cell {cell} is unborn: node {node} was formatted again before the birth was complete; nothing \

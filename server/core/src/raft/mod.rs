@@ -289,7 +289,7 @@ impl Raft {
     }
 
     /// A link to a member broke; may be said again once an attempt to connect was refused.
-    pub fn on_link_down(&mut self, peer: NodeId, is_refused: bool, now: Time, _fx: &mut Effects) {
+    pub fn on_link_down(&mut self, peer: NodeId, is_refused: bool, now: Time) {
         let Some(at) = self.peer_at(peer) else { return };
         let peer = &mut self.peers[at];
         peer.is_linked = false;
@@ -382,7 +382,7 @@ impl Raft {
     }
 
     /// The id of the next round that begins after this call; none when this node does not lead.
-    pub fn ask_round(&mut self, _now: Time, urgency: Urgency) -> Option<RoundId> {
+    pub fn ask_round(&mut self, urgency: Urgency) -> Option<RoundId> {
         (self.role == Role::Leader).then(|| self.leading.rounds.ask(urgency))
     }
 

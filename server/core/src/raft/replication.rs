@@ -374,7 +374,7 @@ impl Raft {
     fn report_forgotten(&self, peer: NodeId, index: LogIndex, fx: &mut Effects) {
         let reason = format!(
             "cell {}: node {peer} no longer has entry {index} that it had confirmed: its disk forgot it or its \
-             data directory was rolled back; replace it by a new member with a new id",
+             data directory was rolled back; stop it, it cannot be trusted with what it promised",
             self.config.cell
         );
         fx.push(Effect::Report(Report::Refused { peer, reason }));

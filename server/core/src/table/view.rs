@@ -82,11 +82,6 @@ impl Table {
         self.sessions_by_nonce.get(nonce).map(|slot| SessionReading { table: self, slot: *slot })
     }
 
-    /// One above the highest slot that sessions ever had: the size of an array beside the table.
-    pub fn session_slots_end(&self) -> usize {
-        self.sessions.slots_end() as usize
-    }
-
     /// Every lock that has a record, in the order of the names, from the first name at or above `from`.
     pub fn locks_from(&self, from: &str) -> impl Iterator<Item = (&str, LockReading<'_>)> {
         use std::ops::Bound;

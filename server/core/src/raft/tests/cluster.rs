@@ -407,7 +407,7 @@ impl Cluster {
             Happening::LinkDown { node, peer, link, is_refused } => {
                 let current = self.links.get(&(node.min(peer), node.max(peer)));
                 if current.is_none_or(|current| *current < link) {
-                    self.step(node, |raft, now, fx| raft.on_link_down(peer, is_refused, now, fx));
+                    self.step(node, |raft, now, _| raft.on_link_down(peer, is_refused, now));
                 }
             }
         }
@@ -502,7 +502,7 @@ impl Cluster {
 
     pub(super) fn ask_round(&mut self, node: NodeId, urgency: Urgency) -> Option<RoundId> {
         let seen = LogIndex(self.oracle.committed.len() as u64);
-        let round = self.step(node, |raft, now, _| raft.ask_round(now, urgency)).flatten()?;
+        let round = self.step(node, |raft, _, _| raft.ask_round(urgency)).flatten()?;
         let rounds = &mut self.member(node.0).rounds;
         if rounds.last_key_value().is_some_and(|(last, _)| *last > round) {
             rounds.clear();
