@@ -29,7 +29,7 @@ pub async fn routes_of(
     cell: CellId,
     timeout: Duration,
 ) -> Result<Vec<RouteInfo>, Error> {
-    let what = format!("fetching the routing table from {}", endpoints.join(", "));
+    let what = format!("reaching the cluster at {}", endpoints.join(", "));
     match ask(endpoints, cell, timeout, Read::Routes, &what).await? {
         Outcome::Routes(routes) => Ok(routes),
         other => Err(odd(&what, &other)),

@@ -243,7 +243,7 @@ async fn a_cluster_that_is_not_there_is_named() {
     let mut config = Config::new(["127.0.0.1:1"]);
     config.call_timeout = Duration::from_millis(300);
     let error = Client::connect(config).await.unwrap_err();
-    expect_test::expect!["fetching the routing table from 127.0.0.1:1: no member of the cell could do it in time (last: 127.0.0.1:1: Connection refused (os error 111)); not executed, it is safe to try again"]
+    expect_test::expect!["reaching the cluster at 127.0.0.1:1: no member of the cell could do it in time (last: 127.0.0.1:1: Connection refused (os error 111)); not executed, it is safe to try again"]
         .assert_eq(&error.to_string());
     let error = Client::connect(Config::new::<String>([])).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }));

@@ -220,6 +220,14 @@ fn check_nodes(tables: &[NodeTable]) -> Result<Vec<NodeAddress>, Refusal> {
         let peer = resolve(&key("peer"), &table.peer)?;
         let client = resolve(&key("client"), &table.client)?;
         for (field, address) in [("client", client), ("peer", peer)] {
+            if address.port() == 0 || address.ip().is_unspecified() {
+                return refuse(
+                    key(field),
+                    format!(
+                        "nobody can connect to {address}; say where others reach it, and where to bind in `listen`"
+                    ),
+                );
+            }
             if !addresses.insert(address) {
                 return refuse(
                     key(field),
@@ -314,6 +322,8 @@ mod tests {
             ("cells = 2", "cells = 0", "`cells`"),
             ("127.0.0.2:7500", "127.0.0.2:7400", "`nodes[1].peer`"),
             ("127.0.0.2:7500", "nowhere", "`nodes[1].peer`"),
+            ("127.0.0.2:7500", "127.0.0.2:0", "`nodes[1].peer`"),
+            ("127.0.0.2:7400", "0.0.0.0:7400", "`nodes[1].client`"),
             ("\"pay\"", "\"pay/x\"", "`routes[0].namespace`"),
             ("cells = 2", "cells = 2\ntiming.heartbeat_ms = 600", "`timing.heartbeat_ms`"),
             ("cells = 2", "cells = 2\ntiming.election_ms_max = 100", "`timing.election_ms_max`"),

@@ -11,7 +11,7 @@ use lockstep_wire::{CellId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::format::{Format, format, random_cluster};
-use crate::node::{Node, NodeAddress, NodeConfig, NodeError, Ports, Timing};
+use crate::node::{Claim, Node, NodeAddress, NodeConfig, NodeError, Ports, Timing};
 
 /// Small segments: a development cluster writes little, and five of them should not fill a laptop's disk.
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
@@ -50,8 +50,11 @@ impl DevCluster {
         if shape.cells == 0 || usize::from(shape.cells) > CELLS_MAX {
             return Err(refuse(format!("a cluster has 1 to {CELLS_MAX} cells, not {}", shape.cells)));
         }
-        let ports = bind(shape, listen)?;
         prepare(data, shape)?;
+        let claims: Result<Vec<Claim>, NodeError> =
+            (1..=shape.replicas).map(NodeId).map(|node| Claim::take(&node_data(data, node), node)).collect();
+        let claims = claims?;
+        let ports = bind(shape, listen)?;
         let nodes: Vec<NodeAddress> = ports
             .iter()
             .zip(1..)
@@ -75,9 +78,10 @@ impl DevCluster {
         let running: Result<Vec<Node>, NodeError> = std::thread::scope(|scope| {
             let starting: Vec<_> = ports
                 .into_iter()
+                .zip(claims)
                 .zip(&nodes)
-                .map(|(ports, node)| (config(node.node), ports))
-                .map(|(config, ports)| scope.spawn(move || Node::start(config, ports)))
+                .map(|((ports, claim), node)| (config(node.node), claim, ports))
+                .map(|(config, claim, ports)| scope.spawn(move || Node::start(config, claim, ports)))
                 .collect();
             starting
                 .into_iter()

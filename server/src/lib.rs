@@ -10,5 +10,5 @@ pub mod node;
 mod report;
 mod shard;
 
-pub use node::{Node, NodeAddress, NodeConfig, NodeError, Ports, Stopper, Timing};
+pub use node::{Claim, Node, NodeAddress, NodeConfig, NodeError, Ports, Stopper, Timing};
 pub use shard::ShardError;

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -169,9 +169,9 @@ pub struct Node {
 
 impl Node {
     /// Starts every shard; comes back when each has recovered its log and serves.
-    pub fn start(config: NodeConfig, ports: Ports) -> Result<Node, NodeError> {
+    pub fn start(config: NodeConfig, claim: Claim, ports: Ports) -> Result<Node, NodeError> {
         let open_files = raise_open_files(&config)?;
-        let (directory, superblock) = claim(&config)?;
+        let Claim { directory, superblock } = claim;
         let mailboxes: Mailboxes = Arc::new((0..superblock.shards).map(|_| Mailbox::default()).collect());
         let stop = Arc::new(AtomicBool::new(false));
         let (end, ended) = mpsc::channel();
@@ -286,18 +286,33 @@ fn raise_open_files(config: &NodeConfig) -> Result<u64, NodeError> {
     Ok(getrlimit(Resource::Nofile).current.unwrap_or(OPEN_FILES_MAX).min(OPEN_FILES_MAX))
 }
 
-/// Takes the data directory for this process.
-fn claim(config: &NodeConfig) -> Result<(DataDirectory, Superblock), NodeError> {
-    let data = |reason: String| NodeError::Data { path: config.data.clone(), reason };
-    let mut directory = DataDirectory::open(&config.data).map_err(|error| data(error.to_string()))?;
-    let superblock = lockstep_wal::claim(&mut directory).map_err(|refusal| data(refusal.to_string()))?;
-    if superblock.node != config.node {
-        return Err(data(format!(
-            "the directory belongs to node {}, the configuration says node {}; correct one of them",
-            superblock.node, config.node
-        )));
+/// A data directory that this process has taken for itself.
+#[derive(Debug)]
+pub struct Claim {
+    directory: DataDirectory,
+    superblock: Superblock,
+}
+
+impl Claim {
+    /// Takes the directory of a node; refuses one that is not formatted, somebody else's, or in use.
+    pub fn take(data: &Path, node: NodeId) -> Result<Claim, NodeError> {
+        let refuse = |reason: String| NodeError::Data { path: data.to_owned(), reason };
+        let mut directory = DataDirectory::open(data).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                refuse("there is no such directory; mount its disk, or format it first".to_owned())
+            }
+            _ => refuse(error.to_string()),
+        })?;
+        let superblock =
+            lockstep_wal::claim(&mut directory).map_err(|refusal| refuse(refusal.to_string()))?;
+        if superblock.node != node {
+            return Err(refuse(format!(
+                "the directory belongs to node {}, the configuration says node {node}; correct one of them",
+                superblock.node
+            )));
+        }
+        Ok(Claim { directory, superblock })
     }
-    Ok((directory, superblock))
 }
 
 fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<Vec<CellConfig>, NodeError> {

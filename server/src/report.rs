@@ -55,9 +55,8 @@ impl Reporter {
     /// Somebody sent bytes that are no frame, or a frame that does not belong there.
     pub(crate) fn bad_bytes(&mut self, ring: &Ring, socket: Socket, reason: &str) {
         if let Some(left_out) = self.admit(Kind::BadBytes) {
-            let from = ring.with_socket(socket, |fd| net::peer_address(fd).ok()).flatten();
-            let from = from.map_or_else(|| "somebody".to_owned(), |address| address.to_string());
-            tracing::warn!(%from, reason, left_out, "closed a connection that does not speak this protocol");
+            let from = address(ring, socket);
+            tracing::warn!(from, reason, left_out, "closed a connection that does not speak this protocol");
         }
     }
 
@@ -83,9 +82,9 @@ impl Reporter {
     }
 
     /// Somebody connected and said nothing.
-    pub(crate) fn silent(&mut self) {
+    pub(crate) fn silent(&mut self, ring: &Ring, socket: Socket) {
         if let Some(left_out) = self.admit(Kind::Silent) {
-            tracing::warn!(left_out, "closed a connection that said no Hello");
+            tracing::warn!(from = address(ring, socket), left_out, "closed a connection that said no Hello");
         }
     }
 
@@ -116,6 +115,12 @@ impl Reporter {
             tracing::warn!(%node, left_out, "closed the link to a member that does not read");
         }
     }
+}
+
+/// Where a connection comes from.
+fn address(ring: &Ring, socket: Socket) -> String {
+    let address = ring.with_socket(socket, |fd| net::peer_address(fd).ok()).flatten();
+    address.map_or_else(|| "somebody".to_owned(), |address| address.to_string())
 }
 
 #[cfg(test)]

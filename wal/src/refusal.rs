@@ -1,7 +1,7 @@
 //! Why a data directory is refused, in words for the person who must act.
 //!
 //! Invariant: a refusal has changed nothing that recovery would need. Deliberately absent: repair. The way back
-//! from damage is to rejoin as a new replica.
+//! from damage is to give the replica up and replace it.
 
 use std::fmt;
 
@@ -128,7 +128,7 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const REJOIN: &str = "nothing was changed; rejoin as a new replica";
+        const REJOIN: &str = "nothing was changed; mend the disk, or give this replica up";
         match self {
             Refusal::NotFormatted => f.write_str("the data directory is not formatted (no superblock)"),
             Refusal::AlreadyFormatted { file } => {

@@ -56,31 +56,53 @@ pub(super) struct Ended {
 
 /// The signals that end a wait, and are passed on to a command that runs.
 pub(super) struct Passed {
-    interrupt: Signals,
-    terminate: Signals,
-    hang_up: Signals,
-    quit: Signals,
+    interrupt: Option<Signals>,
+    terminate: Option<Signals>,
+    hang_up: Option<Signals>,
+    quit: Option<Signals>,
 }
 
 impl Passed {
-    /// From here on these signals do not end the process by themselves.
+    /// From here on these signals do not end the process by themselves. Those that whoever started it had it
+    /// ignore, as nohup does and shells do in the background, stay ignored, here and by the command.
     pub(super) fn new() -> std::io::Result<Passed> {
+        let ignored = ignored_signals();
+        let listen = |kind: SignalKind| match ignored & (1 << (kind.as_raw_value() - 1)) {
+            0 => signal(kind).map(Some),
+            _ => Ok(None),
+        };
         Ok(Passed {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-            quit: signal(SignalKind::quit())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+            quit: listen(SignalKind::quit())?,
         })
     }
 
     pub(super) async fn next(&mut self) -> Signal {
         tokio::select! {
-            _ = self.interrupt.recv() => Signal::INT,
-            _ = self.terminate.recv() => Signal::TERM,
-            _ = self.hang_up.recv() => Signal::HUP,
-            _ = self.quit.recv() => Signal::QUIT,
+            () = heard(&mut self.interrupt) => Signal::INT,
+            () = heard(&mut self.terminate) => Signal::TERM,
+            () = heard(&mut self.hang_up) => Signal::HUP,
+            () = heard(&mut self.quit) => Signal::QUIT,
         }
     }
+}
+
+async fn heard(signals: &mut Option<Signals>) {
+    match signals {
+        Some(signals) => {
+            signals.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals that this process was started to ignore, one bit each; none where the kernel does not say.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Runs a command under a lease to its end.

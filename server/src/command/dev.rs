@@ -14,10 +14,10 @@ use super::{log_lines, stop};
 #[derive(Debug, Args)]
 pub(crate) struct DevArgs {
     /// Replicas of each cell: 1, 3, 5 or 7
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = parse_replicas)]
     replicas: u16,
     /// Cells; with several, the namespaces cell-0, cell-1, ... have one each
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     cells: u16,
     /// Keep the data here; left out, it goes when the process does
     #[arg(long, value_name = "DIR")]
@@ -51,9 +51,10 @@ fn greet(cluster: &DevCluster, arguments: &DevArgs, data: &Path) {
     let endpoints = endpoints.join(",");
     let command = std::env::args().next().unwrap_or_else(|| "lockstep".to_owned());
     println!(
-        "lockstep {}: {} replicas, {} {}, data in {}{}",
+        "lockstep {}: {} {}, {} {}, data in {}{}",
         env!("CARGO_PKG_VERSION"),
         arguments.replicas,
+        if arguments.replicas == 1 { "replica" } else { "replicas" },
         arguments.cells,
         if arguments.cells == 1 { "cell" } else { "cells" },
         data.display(),
@@ -69,6 +70,13 @@ fn greet(cluster: &DevCluster, arguments: &DevArgs, data: &Path) {
     println!("  {command} lock{option} /ls/demo/job -- sh -c 'echo token $LOCKSTEP_TOKEN'");
     println!("  {command} status{option}");
     println!("\nCtrl-C stops it.");
+}
+
+fn parse_replicas(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(replicas @ (1 | 3 | 5 | 7)) => Ok(replicas),
+        _ => Err("a cell has 1, 3, 5 or 7 replicas".to_owned()),
+    }
 }
 
 /// The port that commands try when they are told no endpoints.

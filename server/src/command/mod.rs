@@ -85,17 +85,39 @@ pub(crate) struct Cluster {
         env = "LOCKSTEP_ENDPOINTS",
         value_delimiter = ',',
         default_value = "127.0.0.1:7400",
+        value_parser = parse_endpoint,
         value_name = "HOST:PORT,..."
     )]
     endpoints: Vec<String>,
     /// How long to look for a member that can answer.
-    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long, default_value = "10s", value_parser = parse_timeout, value_name = "DURATION")]
     timeout: Duration,
 }
 
+fn parse_endpoint(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => {
+            Ok(text.to_owned())
+        }
+        _ => Err("a member's address is host:port, 127.0.0.1:7400 for example".to_owned()),
+    }
+}
+
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(timeout) if timeout >= TIMEOUT_MIN => Ok(timeout),
+        Ok(_) => Err("no member can answer within less than 100ms".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The shortest patience that makes sense.
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+
 impl Cluster {
     async fn connect(&self) -> Result<Client, Error> {
-        let mut config = Config::new(self.endpoints.iter().map(|endpoint| endpoint.trim()));
+        let mut config = Config::new(self.endpoints.iter());
         config.call_timeout = self.timeout;
         Client::connect(config).await
     }
@@ -146,8 +168,15 @@ fn complain(text: &str) {
     eprintln!("lockstep: {text}");
 }
 
-/// Prints data; a reader that has gone away is not worth a word.
+/// Prints data. A reader that has gone away is not worth a word; data that cannot be written otherwise is a failure.
 fn print(text: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stdout().lock(), "{}", text.trim_end());
+    let mut stdout = std::io::stdout().lock();
+    let written = writeln!(stdout, "{}", text.trim_end()).and_then(|()| stdout.flush());
+    if let Err(error) = written
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        complain(&format!("standard output cannot be written: {error}"));
+        std::process::exit(i32::from(exit::FAILED));
+    }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_server::{Node, Ports, config};
+use lockstep_server::{Claim, Node, Ports, config};
 
 use super::{log_lines, stop};
 
@@ -20,9 +20,11 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     let served = config::load(&arguments.config)?;
     log_lines::begin("info");
+    // The directory first: whoever starts a node twice is told that, not that its port is taken.
+    let claim = Claim::take(&served.node.data, served.node.node)?;
     let ports = Ports::bind(served.client, served.peer)?;
     let (client, peer, node) = (ports.client, ports.peer, served.node.node);
-    let running = Node::start(served.node, ports)?;
+    let running = Node::start(served.node, claim, ports)?;
     tracing::info!(%node, %client, %peer, "serving");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(stop::wait(vec![running]))?;

@@ -91,6 +91,9 @@ fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {
             "cell {cell}: led by node {} in term {}; {} sessions, {} locks, {} entries committed\n",
             leader.node, leader.term, leader.sessions, leader.locks, leader.committed
         ),
+        None if members.values().flatten().any(|status| status.role == "unborn") => {
+            format!("cell {cell}: not born yet; every one of its members must be up together once\n")
+        }
         None => {
             format!("cell {cell}: no leader; nothing can be granted until a majority of its members is up\n")
         }

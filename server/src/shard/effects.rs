@@ -64,6 +64,9 @@ impl Shard {
         match report {
             Report::Born => tracing::info!(%node, %cell, "the cell is born"),
             Report::Leading { term } => tracing::info!(%node, %cell, %term, "leading"),
+            Report::Deposed { term, reason } if self.stop_deadline.is_some() => {
+                tracing::info!(%node, %cell, %term, reason, "not leading any more: stopping");
+            }
             Report::Deposed { term, reason } => {
                 tracing::warn!(%node, %cell, %term, reason, "not leading any more")
             }

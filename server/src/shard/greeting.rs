@@ -271,8 +271,8 @@ impl Shard {
                 break;
             }
             self.door.greeting.pop_front();
-            if is_greeting {
-                self.reporter.silent();
+            if let Some(connection) = self.connections.get(id).filter(|_| is_greeting) {
+                self.reporter.silent(ring, connection.socket);
                 self.connections.close(ring, id, false);
             }
         }
