@@ -86,7 +86,7 @@ fn a_flipped_bit_inside_the_log_is_refused_with_its_place_and_nothing_is_cut() {
         let complained = process.complained();
         assert!(!status.success(), "a damaged log was taken: {complained}");
         let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
-        for part in [name, &format!("offset {batch}"), "cell 0 index ", "rejoin"] {
+        for part in [name, &format!("offset {batch}"), "cell 0 index ", "mend the disk"] {
             assert!(complained.contains(part), "`{part}` is not in: {complained}");
         }
         assert!(contents(&data) == before, "a refusal has changed the directory");
