@@ -52,7 +52,7 @@ fn a_flipped_bit_in_the_first_segment_is_refused_naming_file_offset_cell_and_ind
     assert_eq!(damage.after.map(|place| (place.cell, place.index)), Some((CELL, LogIndex(2))));
     assert_eq!(damage.before.map(|place| (place.cell, place.index)), Some((CELL, LogIndex(4))));
     let words = refusal.to_string();
-    for part in ["shard-00000.00000000000000000001.wal", "offset 20480", "cell 3 index 2", "rejoin"] {
+    for part in ["shard-00000.00000000000000000001.wal", "offset 20480", "cell 3 index 2", "mend the disk"] {
         assert!(words.contains(part), "{words}");
     }
 }
