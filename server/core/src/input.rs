@@ -1,6 +1,8 @@
 //! What happens to a cell, as one closed enum (ARCHITECTURE section 6, "Data flows one way").
 //!
-//! Invariant: everything a cell ever learns comes in through here, in the order in which it happened.
+//! Invariant: everything a cell ever learns comes in through here, in the order in which it happened, and with a time
+//! that is not before it happened: a lease counts from the arrival of a beat, so a driver whose clock is older than what
+//! it hands in would end sessions early. A driver reads its clock, then hands in only what had arrived by then.
 
 use lockstep_wire::frame::Head;
 use lockstep_wire::peer::{Beat, PeerMessage};

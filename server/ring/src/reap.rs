@@ -18,42 +18,39 @@ use crate::ring::{GroupId, KIND_IGNORED, KIND_MASK, KIND_RANG, KIND_RING_FAILED,
 use crate::sockets::Outgoing;
 use crate::vectored::Vectored;
 
-/// The iterator over the completions of a ring.
+/// The iterator over the completions of a ring. It ends with what was there when it was made: what an operation that is
+/// started meanwhile completes at once is the next turn's, and so never newer than a clock read before.
 pub struct Completions<'r> {
-    pub(crate) ring: &'r Ring,
+    ring: &'r Ring,
+    /// Entries of the kernel's queue that are still to be taken.
+    left: usize,
 }
 
 impl<'r> Iterator for Completions<'r> {
     type Item = Completion<'r>;
 
     fn next(&mut self) -> Option<Completion<'r>> {
-        self.ring.take_completion()
+        self.ring.take_completion(&mut self.left)
     }
 }
 
 /// Taking completions.
 impl Ring {
-    pub(crate) fn take_completion(&self) -> Option<Completion<'_>> {
-        loop {
-            let entry = {
-                let mut uring = self.uring.borrow_mut();
-                let entry = uring.completion().next();
-                match entry {
-                    Some(entry) => entry,
-                    None if uring.submission().cq_overflow() => {
-                        // The kernel keeps what did not fit and refills the queue at the next call.
-                        if uring.submit().is_err() || uring.completion().is_empty() {
-                            return None;
-                        }
-                        continue;
-                    }
-                    None => return None,
-                }
-            };
+    /// The completions that are there now, each taken as the iterator moves. Those that join while operations are started
+    /// wait for the next turn, as does what did not fit into the kernel's queue.
+    pub fn completions(&self) -> Completions<'_> {
+        Completions { ring: self, left: self.uring.borrow_mut().completion().len() }
+    }
+
+    fn take_completion(&self, left: &mut usize) -> Option<Completion<'_>> {
+        while *left > 0 {
+            *left -= 1;
+            let entry = self.uring.borrow_mut().completion().next()?;
             if let Some(completion) = self.translate(&entry) {
                 return Some(completion);
             }
         }
+        None
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "the word was put into the lower half")]

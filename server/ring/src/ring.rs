@@ -24,7 +24,6 @@ use crate::descriptor::{Descriptors, File, Key, Socket};
 use crate::doorbell::{Doorbell, DoorbellId, Waker};
 use crate::group::BufferGroup;
 use crate::op::{Op, OpId, Ops};
-use crate::reap::Completions;
 use crate::vectored::Vectored;
 
 /// The kind of a completion, in the two topmost bits of its number.
@@ -365,11 +364,6 @@ impl Ring {
     fn has_completions(&self) -> bool {
         let mut uring = self.uring.borrow_mut();
         !uring.completion().is_empty() || uring.submission().cq_overflow()
-    }
-
-    /// The completions that are there, each taken as the iterator moves. More may join while operations are started.
-    pub fn completions(&self) -> Completions<'_> {
-        Completions { ring: self }
     }
 
     /// Notes what waits in the sockets at this moment, so that [`Ring::marked_arrivals_are_handed_out`] can tell when

@@ -75,7 +75,8 @@ fn hunt(first: u64, arguments: &Arguments) -> ExitCode {
         threads: arguments.threads.unwrap_or(cores),
     };
     let elapsed = stopwatch();
-    let outcome = search::search(&budget, &elapsed, &mut |progress| eprintln!("{progress}"));
+    let run = |seed| search::run(seed, Trace::silent());
+    let outcome = search::search(&budget, &run, &elapsed, &mut |progress| eprintln!("{progress}"));
     match outcome {
         Ok(total) => {
             println!("no violation: {total}");

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
@@ -149,38 +149,41 @@ pub fn describe(summary: &Summary) -> String {
     )
 }
 
-/// Searches seed after seed on several threads. `elapsed` tells how much time has passed; `show` is given a line of
-/// progress about every second.
+/// Searches seed after seed on several threads, each by `run`. `elapsed` tells how much time has passed; `show` is
+/// given a line of progress about every second.
 ///
 /// # Errors
 /// The first failure that was found.
 pub fn search(
     budget: &Budget,
+    run: &(dyn Fn(u64) -> Result<Summary, Failure> + Sync),
     elapsed: &(dyn Fn() -> Duration + Sync),
     show: &mut dyn FnMut(&Total),
 ) -> Result<Total, Failure> {
     let next = AtomicU64::new(budget.first);
+    let has_failed = AtomicBool::new(false);
     let total = Mutex::new(Total::default());
     let (sender, failures) = mpsc::channel();
     let is_spent = || {
         let total = *total.lock().expect("no thread panics while it adds");
         let seeds = next.load(Ordering::Relaxed) - budget.first;
-        budget.seeds.is_some_and(|most| seeds >= most)
+        has_failed.load(Ordering::Relaxed)
+            || budget.seeds.is_some_and(|most| seeds >= most)
             || budget.wall.is_some_and(|most| elapsed() >= most)
             || budget.simulated.is_some_and(|least| total.simulated() >= least)
     };
     std::thread::scope(|scope| {
         for _ in 0..budget.threads.max(1) {
             let sender = sender.clone();
-            let (next, total, is_spent) = (&next, &total, &is_spent);
+            let (next, total, is_spent, has_failed) = (&next, &total, &is_spent, &has_failed);
             scope.spawn(move || {
                 while !is_spent() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    match run(seed, Trace::silent()) {
+                    match run(seed) {
                         Ok(summary) => total.lock().expect("no thread panics while it adds").add(&summary),
                         Err(failure) => {
                             // Nobody begins another run.
-                            next.store(u64::MAX / 2, Ordering::Relaxed);
+                            has_failed.store(true, Ordering::Relaxed);
                             let _ = sender.send(failure);
                             return;
                         }
@@ -200,4 +203,28 @@ pub fn search(
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_ends_a_search_of_any_budget() {
+        let bounds = [
+            (Some(u64::MAX), None, None),
+            (None, Some(Duration::MAX), None),
+            (None, None, Some(Duration::MAX)),
+        ];
+        for (seeds, wall, simulated) in bounds {
+            let budget = Budget { first: 7, seeds, wall, simulated, threads: 2 };
+            let violation = Violation { rule: "a rule", detail: String::new() };
+            let run = |seed| match seed {
+                9 => Err(Failure { seed, violation: violation.clone(), lines: Vec::new() }),
+                _ => Ok(Summary::default()),
+            };
+            let outcome = search(&budget, &run, &|| Duration::ZERO, &mut |_| {});
+            assert_eq!(outcome.map(|total| total.runs).map_err(|failure| failure.seed), Err(9));
+        }
+    }
 }

@@ -182,6 +182,7 @@ impl Shard {
     fn turns(&mut self, ring: &Ring) -> Result<(), ShardError> {
         loop {
             ring.submit_and_wait(Some(self.patience())).map_err(kernel("the ring refused to go on"))?;
+            // A turn is what had come when its clock was read: no input is newer than the time it is given with.
             self.now = Instant::now();
             for completion in ring.completions() {
                 self.on_completion(ring, completion)?;

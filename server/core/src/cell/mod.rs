@@ -176,7 +176,8 @@ impl Cell {
         }
     }
 
-    /// Takes what happened and says what to do. Whatever comes after a halt is ignored.
+    /// Takes what happened and says what to do. `now` is not before the input's arrival, and never moves back.
+    /// Whatever comes after a halt is ignored.
     pub fn step(&mut self, now: Time, input: Input<'_>, fx: &mut Effects) {
         if self.is_halted {
             return;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockstep_ring::net::{SocketOptions, listen, local_address, outgoing, peer_address};
 use lockstep_ring::{Completion, Ring, Socket, Token};
 
-use crate::{run_until, small_ring};
+use crate::{PATIENCE, run_until, small_ring};
 
 const ACCEPT: Token = Token(1);
 const RECEIVE: Token = Token(2);
@@ -367,6 +367,32 @@ fn arrivals_are_known_to_be_handed_out_exactly() {
 fn run_until_marked(ring: &Ring) -> bool {
     ring.completions().for_each(drop);
     ring.mark_arrivals()
+}
+
+#[test]
+fn a_turn_ends_with_the_completions_that_were_there_when_it_began() {
+    let ring = small_ring();
+    let (first, _kept) = connection(&ring);
+    let (second, _kept_too) = connection(&ring);
+    ring.send(first, vec![1], SEND);
+    ring.submit_and_wait(Some(PATIENCE)).expect("a turn");
+    let mut taken = 0;
+    for completion in ring.completions() {
+        assert!(matches!(completion, Completion::Sent { result: Ok(()), .. }), "{completion:?}");
+        taken += 1;
+        assert_eq!(taken, 1, "what completes meanwhile is the next turn's");
+        // More than the queue holds: the first ones go out, and complete, in the middle of this turn.
+        for _ in 0..20 {
+            ring.send(second, vec![2], SEND);
+        }
+    }
+    assert_eq!(taken, 1);
+    assert!(!ring.mark_arrivals(), "some have completed");
+    run_until(&ring, |_, completion| {
+        assert!(matches!(completion, Completion::Sent { result: Ok(()), .. }), "{completion:?}");
+        taken += 1;
+        (taken == 21).then_some(())
+    });
 }
 
 #[test]

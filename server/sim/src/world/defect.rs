@@ -10,6 +10,8 @@ pub enum Defect {
     DurableBeforeWritten,
     /// A drain is answered before the input that was waiting.
     DrainWithoutInput,
+    /// A turn hands out what came after it had read its clock.
+    ClockBeforeArrivals,
     /// After a restart the term and the vote are not read back.
     HardStateForgotten,
     /// The directory is reported synced and is not.
@@ -20,9 +22,10 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Defect; 5] = [
+    pub const ALL: [Defect; 6] = [
         Defect::DurableBeforeWritten,
         Defect::DrainWithoutInput,
+        Defect::ClockBeforeArrivals,
         Defect::HardStateForgotten,
         Defect::DirectorySyncSkipped,
         Defect::ClientClockStands,

@@ -474,11 +474,11 @@ impl World {
         if !state.takes_turn(now) {
             return;
         }
-        let shown = state.shown_clock(now);
+        let start = state.take_turn_start(now);
         let Some(process) = &mut state.process else { return };
         let mut around =
             Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
-        let end = process.turn(shown, &mut around);
+        let end = process.turn(start, &mut around);
         if end.is_over {
             self.end_process(node);
             return;
@@ -591,14 +591,14 @@ impl World {
     fn stop(&mut self, node: usize) {
         let now = self.fabric.now();
         let state = &mut self.nodes[node];
-        let shown = state.shown_clock(now);
+        let start = state.take_turn_start(now);
         if state.is_paused {
             return;
         }
         let Some(process) = &mut state.process else { return };
         let mut around =
             Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
-        process.stop(shown, &mut around);
+        process.stop(start.clock, &mut around);
         state.turn_at(now, &mut self.fabric.schedule);
     }
 

@@ -24,8 +24,23 @@ pub(super) struct Node {
     pub(super) is_without_power: bool,
     lives: u64,
     next_turn: Option<Moment>,
-    /// What the clock showed when a turn began that has not come further since, and until when it will not.
-    late: Option<(Time, Moment)>,
+    late: Option<LateTurn>,
+}
+
+/// A turn that has begun and comes no further for a while.
+#[derive(Clone, Copy, Debug)]
+struct LateTurn {
+    /// What it is about: it began with this.
+    began: TurnStart,
+    until: Moment,
+}
+
+/// What a turn begins with: what the clock shows, and what has arrived by then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TurnStart {
+    pub(super) clock: Time,
+    /// Counted since the process began.
+    pub(super) arrived: u64,
 }
 
 impl Node {
@@ -102,7 +117,7 @@ impl Node {
         if self.is_paused || self.process.is_none() || self.late.is_some() {
             return false;
         }
-        self.late = Some((Time(self.clock.read(now)), now + span));
+        self.late = Some(LateTurn { began: self.turn_start(now), until: now + span });
         self.next_turn = None;
         true
     }
@@ -112,7 +127,7 @@ impl Node {
         if self.process.is_none() || self.is_paused {
             return;
         }
-        let at = self.late.map_or(at, |(_, until)| at.max(until));
+        let at = self.late.map_or(at, |late| at.max(late.until));
         if self.next_turn.is_none_or(|next| at < next) {
             self.next_turn = Some(at);
             schedule.at(at, Event::Turn { node: self.place });
@@ -128,11 +143,16 @@ impl Node {
         !self.is_paused
     }
 
-    /// What the clock showed when the turn of this moment began.
-    pub(super) fn shown_clock(&mut self, now: Moment) -> Time {
+    /// What the turn of this moment began with, perhaps a while ago.
+    pub(super) fn take_turn_start(&mut self, now: Moment) -> TurnStart {
         match self.late.take() {
-            Some((shown, _)) => shown,
-            None => Time(self.clock.read(now)),
+            Some(late) => late.began,
+            None => self.turn_start(now),
         }
+    }
+
+    fn turn_start(&self, now: Moment) -> TurnStart {
+        let arrived = self.process.as_ref().map_or(0, Process::arrived);
+        TurnStart { clock: Time(self.clock.read(now)), arrived }
     }
 }

@@ -87,7 +87,7 @@ pub struct Plan {
     /// Of the logs.
     pub segment_bytes: u64,
     /// The most arrivals that a turn of a server hands out; the others wait for the next one.
-    pub arrivals_max: usize,
+    pub arrivals_max: u64,
     /// Heartbeat, shortest and longest election timeout, in ms.
     pub timing_ms: (u64, u64, u64),
     /// The greatest drift of a clock, in millionths.
@@ -115,7 +115,7 @@ impl Plan {
         plan.late_permille = stream.one_of(&[0, 0, 2, 20]);
         plan.disk_latency_mean = stream.one_of(&[100_000, 300_000, 2 * MS, 10 * MS]);
         plan.disk_error_ppm = stream.one_of(&[0, 0, 0, 20]);
-        plan.arrivals_max = stream.one_of(&[1, 4, usize::MAX]);
+        plan.arrivals_max = stream.one_of(&[1, 4, u64::MAX]);
         plan.drift_ppm_max = stream.one_of(&[0, 50, 500]);
         plan.workload = Workload::drawn(&mut stream);
         if stream.percent(40) {
@@ -138,7 +138,7 @@ impl Plan {
             disk_latency_mean: 200_000,
             disk_error_ppm: 0,
             segment_bytes: 512 * 1024,
-            arrivals_max: usize::MAX,
+            arrivals_max: u64::MAX,
             timing_ms: (50, 500, 1_000),
             drift_ppm_max: 0,
             workload: Workload::few(),

@@ -20,6 +20,7 @@ use super::defect::Defect;
 use super::judge::{Judges, Mirror};
 use super::machine::Machine;
 use super::network::{Door, Fabric, WireId};
+use super::node::TurnStart;
 use super::plan::Plan;
 use super::schedule::Event;
 use super::socket::{Connection, Link};
@@ -74,7 +75,7 @@ pub(super) struct Process {
     /// Arrivals handed out so far; those in the inbox are numbered from here on.
     handed_out: u64,
     /// The most arrivals that one turn hands out.
-    arrivals_max: usize,
+    arrivals_max: u64,
     /// How many had arrived when a cell last asked for a drain.
     noticed: BTreeMap<CellId, u64>,
     pub(super) connections: BTreeMap<WireId, Connection>,
@@ -169,7 +170,8 @@ impl Process {
         self.inbox.push_back(arrival);
     }
 
-    fn arrived(&self) -> u64 {
+    /// What has come so far, handed out or not.
+    pub(super) fn arrived(&self) -> u64 {
         self.handed_out + self.inbox.len() as u64
     }
 
@@ -180,14 +182,19 @@ impl Process {
         self.inbox.iter().take(count)
     }
 
-    /// One turn of the loop.
-    pub(super) fn turn(&mut self, now: Time, around: &mut Surroundings<'_>) -> TurnEnd {
-        self.now = now;
-        for _ in 0..self.inbox.len().min(self.arrivals_max) {
-            if let Some(arrival) = self.inbox.pop_front() {
-                self.handed_out += 1;
-                self.on_arrival(arrival, around);
-            }
+    /// One turn of the loop: it hands out what had come when its clock was read.
+    pub(super) fn turn(&mut self, start: TurnStart, around: &mut Surroundings<'_>) -> TurnEnd {
+        self.now = start.clock;
+        let end = match self.defect {
+            Some(Defect::ClockBeforeArrivals) => self.arrived(),
+            _ => start.arrived,
+        };
+        let end = end.min(self.handed_out.saturating_add(self.arrivals_max));
+        while self.handed_out < end
+            && let Some(arrival) = self.inbox.pop_front()
+        {
+            self.handed_out += 1;
+            self.on_arrival(arrival, around);
         }
         self.deliver_durable(around);
         self.deliver_drained(around);

@@ -50,6 +50,21 @@ fn a_drain_that_hands_out_nothing_is_seen() {
 }
 
 #[test]
+fn a_clock_that_is_older_than_what_is_handed_out_with_it_is_seen() {
+    hunt(Defect::ClockBeforeArrivals, 300, |plan| {
+        plan.nodes = 1;
+        plan.workload.clients = 8;
+        plan.workload.ttl_ms = (1_000, 1_000);
+        plan.faults = FaultPlan {
+            gap_mean: Some(100 * MS),
+            client_pauses: true,
+            late_turns: true,
+            ..FaultPlan::default()
+        };
+    });
+}
+
+#[test]
 fn a_directory_that_is_not_synced_is_seen() {
     hunt(Defect::DirectorySyncSkipped, 60, |plan| {
         plan.workload.think_mean = 5 * MS;
