@@ -79,8 +79,13 @@ fn hunt(first: u64, arguments: &Arguments) -> ExitCode {
     let outcome = search::search(&budget, &run, &elapsed, &mut |progress| eprintln!("{progress}"));
     match outcome {
         Ok(total) => {
+            print!("{}", total.marks());
+            let missed = total.missed();
+            for mark in &missed {
+                println!("never seen: {}", mark.words());
+            }
             println!("no violation: {total}");
-            ExitCode::SUCCESS
+            if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(failure) => report(&failure),
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
+use crate::mark::{Mark, Marks, SEARCH_RUNS_MIN};
 use crate::oracle::Violation;
 use crate::world::plan::Plan;
 use crate::world::trace::Trace;
@@ -113,10 +114,21 @@ impl Total {
         self.sum.writes += summary.writes;
         self.sum.stale_writes += summary.stale_writes;
         self.sum.endings += summary.endings;
+        self.sum.marks.add(&summary.marks);
     }
 
     fn simulated(&self) -> Duration {
         Duration::from_nanos(self.sum.span)
+    }
+
+    /// How often each mark was set.
+    pub fn marks(&self) -> &Marks {
+        &self.sum.marks
+    }
+
+    /// The marks that a search of this length should have set and has not.
+    pub fn missed(&self) -> Vec<Mark> {
+        if self.runs < SEARCH_RUNS_MIN { Vec::new() } else { self.sum.marks.missed().collect() }
     }
 }
 
@@ -126,26 +138,25 @@ impl fmt::Display for Total {
         let wall = self.wall.as_secs_f64().max(0.001);
         write!(
             f,
-            "{} runs, {hours:.2} simulated hours in {wall:.0} s ({:.0} an hour); {}",
+            "{} runs, {hours:.2} simulated hours in {wall:.0} s ({:.0} an hour); {}; {} of {} marks",
             self.runs,
             hours / wall * 3_600.0,
-            describe(&self.sum)
+            counts(&self.sum),
+            self.sum.marks.reached(),
+            Mark::ALL.len()
         )
     }
 }
 
 /// A run in words.
 pub fn describe(summary: &Summary) -> String {
+    format!("{}, trace {:016x}", counts(summary), summary.hash)
+}
+
+fn counts(sum: &Summary) -> String {
     format!(
-        "{} faults, {} elections, {} entries, {} sessions ended, {} writes and {} stale ones, {} events, trace {:016x}",
-        summary.faults,
-        summary.elections,
-        summary.entries,
-        summary.endings,
-        summary.writes,
-        summary.stale_writes,
-        summary.events,
-        summary.hash
+        "{} faults, {} elections, {} entries, {} sessions ended, {} writes and {} stale ones, {} events",
+        sum.faults, sum.elections, sum.entries, sum.endings, sum.writes, sum.stale_writes, sum.events
     )
 }
 

@@ -12,6 +12,7 @@ use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, RequestId, SessionId, Term};
 
+use crate::mark::{Lookout, Mark, Marks};
 use crate::oracle::commitment::Commitment;
 use crate::oracle::durability::Acknowledgements;
 use crate::oracle::election::Elections;
@@ -34,6 +35,7 @@ pub(super) struct CellJudges {
     pub(super) acknowledgements: Acknowledgements,
     pub(super) readings: Readings,
     lines: Lines,
+    lookout: Lookout,
     model: Model,
 }
 
@@ -59,6 +61,7 @@ pub(super) struct Judges {
     violation: Option<Violation>,
     /// Entries that any replica was the first to apply.
     pub(super) entries: u64,
+    marks: Marks,
 }
 
 impl Judges {
@@ -70,6 +73,7 @@ impl Judges {
             acknowledgements: Acknowledgements::default(),
             readings: Readings::default(),
             lines: Lines::default(),
+            lookout: Lookout::default(),
             model: Model::new(epoch, limits),
         };
         Judges {
@@ -79,6 +83,7 @@ impl Judges {
             endings: Vec::new(),
             violation: None,
             entries: 0,
+            marks: Marks::default(),
         }
     }
 
@@ -139,7 +144,7 @@ impl Judges {
             let judges = self.cell(id);
             let newest = judges.elections.newest().map_or(Term(0), |(term, _)| term);
             if judges.commitment.on_applied(node, index, *term, payload, newest)? {
-                let outcomes = judges.on_committed(index, payload)?;
+                let outcomes = judges.on_committed(index, (*term, newest), payload)?;
                 self.entries += 1;
                 self.note_endings(id, &outcomes);
             }
@@ -184,6 +189,18 @@ impl Judges {
         ));
     }
 
+    /// Something rare has happened.
+    pub(super) fn set(&mut self, mark: Mark) {
+        self.marks.set(mark);
+    }
+
+    /// What rare things have happened.
+    pub(super) fn marks(&self) -> Marks {
+        let mut marks = self.marks;
+        self.cells.values().for_each(|judges| marks.add(judges.lookout.marks()));
+        marks
+    }
+
     /// Elections that were won, over all cells.
     pub(super) fn elections(&self) -> usize {
         self.cells.values().map(|judges| judges.elections.count()).sum()
@@ -191,7 +208,13 @@ impl Judges {
 }
 
 impl CellJudges {
-    fn on_committed(&mut self, index: LogIndex, payload: &[u8]) -> Result<Vec<Outcome>, Violation> {
+    /// The entry is of the first term; leaders up to the second have been elected.
+    fn on_committed(
+        &mut self,
+        index: LogIndex,
+        (term, newest): (Term, Term),
+        payload: &[u8],
+    ) -> Result<Vec<Outcome>, Violation> {
         let command = match Command::decode(payload) {
             Ok(command) => command,
             Err(error) => {
@@ -201,6 +224,7 @@ impl CellJudges {
         let outcomes = self.model.apply(index, &command);
         self.acknowledgements.on_entry(index, &outcomes);
         self.lines.on_entry(index, &command, &outcomes)?;
+        self.lookout.on_entry(term, newest, &command, &outcomes);
         for name in self.touched(&command) {
             let state = self.model.lock(&name);
             let holders: Vec<(SessionId, RequestId, _)> = state

@@ -20,6 +20,7 @@ mod workload;
 
 use lockstep_wire::{CellId, Epoch};
 
+use crate::mark::{Mark, Marks};
 use crate::oracle::exclusion::{Write, check_beliefs};
 use crate::oracle::{Verdict, violated};
 use crate::random::{Concern, Stream};
@@ -61,6 +62,8 @@ pub struct Summary {
     pub stale_writes: u64,
     /// Sessions that ended.
     pub endings: u64,
+    /// Rare things that happened.
+    pub marks: Marks,
     /// The trace's hash.
     pub hash: u64,
 }
@@ -286,6 +289,7 @@ impl World {
             writes: self.judges.resources.accepted,
             stale_writes: self.judges.resources.refused,
             endings: self.endings,
+            marks: self.judges.marks(),
             hash: self.fabric.trace.hash(),
         }
     }
@@ -581,10 +585,22 @@ impl World {
         }
         match state.start(&self.plan, now) {
             Ok(()) => {
+                self.note_start(node);
                 self.fabric.disown(Site::Node(node));
                 self.nodes[node].turn_at(now, &mut self.fabric.schedule);
             }
             Err(reason) => self.judges.on_refused(Plan::node_id(node), &reason),
+        }
+    }
+
+    fn note_start(&mut self, node: usize) {
+        let Some(process) = &self.nodes[node].process else { return };
+        let found = process.found;
+        if found.is_torn {
+            self.judges.set(Mark::TornBatchCut);
+        }
+        if found.newest > found.oldest {
+            self.judges.set(Mark::SegmentsRotated);
         }
     }
 

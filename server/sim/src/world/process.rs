@@ -13,7 +13,7 @@ use lockstep_core::{
 };
 use lockstep_wal::disk::{Action, DiskDone, DiskOp, Lane, ShardId};
 use lockstep_wal::memory::{Completion, MemoryDisk};
-use lockstep_wal::{Log, Lsn, ReadId, ReadOutcome, claim};
+use lockstep_wal::{Inspection, Log, Lsn, ReadId, ReadOutcome, claim};
 use lockstep_wire::{CellId, LogIndex, NodeId, Term};
 
 use super::defect::Defect;
@@ -24,6 +24,7 @@ use super::node::TurnStart;
 use super::plan::Plan;
 use super::schedule::Event;
 use super::socket::{Connection, Link};
+use crate::mark::Mark;
 
 /// Something that waits to be handed to the process.
 #[derive(Debug)]
@@ -62,6 +63,8 @@ pub(super) struct Process {
     pub(super) life: u64,
     pub(super) identity: Identity,
     pub(super) incarnation: lockstep_wire::Incarnation,
+    /// The log as the start has found it.
+    pub(super) found: Inspection,
     defect: Option<Defect>,
     pub(super) cells: BTreeMap<CellId, Cell>,
     log: Log,
@@ -87,6 +90,8 @@ pub(super) struct Process {
     pub(super) now: Time,
     stopped: usize,
     is_stopping: bool,
+    /// It led a cell when its stop began.
+    led_when_stopped: bool,
     is_over: bool,
 }
 
@@ -122,7 +127,7 @@ impl Process {
         if plan.defect == Some(Defect::HardStateForgotten) {
             forget_hard_state(&mut restores, &mirrors);
         }
-        let (log, _) = opened.map_err(|refusal| refusal.to_string())?;
+        let (log, found) = opened.map_err(|refusal| refusal.to_string())?;
         let cells = configs
             .into_iter()
             .map(|config| {
@@ -141,6 +146,7 @@ impl Process {
                 shards: 1,
             },
             incarnation: superblock.incarnation,
+            found,
             defect: plan.defect,
             cells,
             log,
@@ -161,6 +167,7 @@ impl Process {
             now,
             stopped: 0,
             is_stopping: false,
+            led_when_stopped: false,
             is_over: false,
         })
     }
@@ -204,6 +211,11 @@ impl Process {
         self.submit(around);
         if self.is_stopping && self.stopped >= self.cells.len() {
             self.is_over = true;
+            let has_handed_over =
+                |cell: &Cell| cell.raft().leader().is_some_and(|leader| leader != self.identity.node);
+            if self.led_when_stopped && self.cells.values().all(has_handed_over) {
+                around.judges.set(Mark::OfficeHandedOver);
+            }
         }
         let cells = self.cells.values().map(Cell::deadline).min().unwrap_or(Time::NEVER);
         let links = self.links.values().filter(|link| !link.is_up).map(|link| link.due).min();
@@ -283,7 +295,10 @@ impl Process {
             Effect::Reply { connection: ConnectionId(wire), frame } => {
                 self.write(Some(WireId(*wire)), &bytes[frame.clone()]);
             }
-            Effect::ReadLog { first, last, bytes_max } => self.read(cell, *first, *last, *bytes_max),
+            Effect::ReadLog { first, last, bytes_max } => {
+                around.judges.set(Mark::EntriesReadBack);
+                self.read(cell, *first, *last, *bytes_max);
+            }
             Effect::Drain(drain) => {
                 self.noticed.insert(cell, self.arrived());
                 self.drains.push((cell, *drain));
@@ -300,6 +315,9 @@ impl Process {
     fn on_report(&mut self, cell: CellId, report: &Report, around: &mut Surroundings<'_>) {
         let node = self.identity.node;
         let now = around.fabric.now();
+        if matches!(report, Report::Deposed { .. }) && !self.is_stopping {
+            around.judges.set(Mark::LeaderDeposed);
+        }
         let number = match report {
             Report::Leading { term } | Report::Deposed { term, .. } | Report::Following { term, .. } => {
                 term.0
@@ -319,6 +337,9 @@ impl Process {
         payload: &[u8],
         around: &mut Surroundings<'_>,
     ) {
+        if head.kind == RecordKind::Truncate {
+            around.judges.set(Mark::SuffixTruncated);
+        }
         if head.kind == RecordKind::Entry {
             self.look_for_unread_beats(cell, payload, around);
         }
@@ -402,6 +423,7 @@ impl Process {
     pub(super) fn stop(&mut self, now: Time, around: &mut Surroundings<'_>) {
         self.now = now;
         self.is_stopping = true;
+        self.led_when_stopped = self.cells.values().any(|cell| cell.raft().is_leader());
         self.step_all(around, |_| Input::Stop);
     }
 

@@ -11,6 +11,7 @@ use lockstep_wire::{CellId, FencingToken, LogIndex, Nonce, Owner, SessionId};
 use super::client::{Client, ClientSurroundings};
 use super::plan::{Plan, Workload};
 use super::schedule::{Event as Scheduled, MS, Moment};
+use crate::mark::Mark;
 use crate::oracle::exclusion::Write;
 use crate::oracle::expiry::{self, Lease};
 use crate::oracle::token::Told;
@@ -52,6 +53,7 @@ struct Task {
 struct Slot {
     session: Option<SessionKey>,
     opening: Option<CallId>,
+    is_in_jeopardy: bool,
     /// When a session is opened next, while there is none.
     reopen_at: Moment,
 }
@@ -79,6 +81,7 @@ impl Hands {
         let slot = |stream: &mut Stream| Slot {
             session: None,
             opening: None,
+            is_in_jeopardy: false,
             reopen_at: now + stream.around(100 * MS),
         };
         let slots: Vec<Slot> = (0..plan.workload.sessions).map(|_| slot(&mut stream)).collect();
@@ -301,7 +304,15 @@ impl Client {
         let now = around.fabric.now();
         self.hands.has_news = true;
         let Some(at) = self.hands.slots.iter().position(|slot| slot.session == Some(key)) else { return };
+        let was_in_jeopardy =
+            std::mem::replace(&mut self.hands.slots[at].is_in_jeopardy, condition == Condition::Jeopardy);
+        if was_in_jeopardy && condition == Condition::Safe {
+            around.judges.set(Mark::JeopardyPassed);
+        }
         let Condition::Ended(loss) = condition else { return };
+        if loss == Loss::Unconfirmed {
+            around.judges.set(Mark::SessionGivenUp);
+        }
         let lease = leases.iter().find(|(of, _)| *of == key);
         if let (Some((_, lease)), Loss::Ended(_) | Loss::Unknown) = (lease, loss) {
             around.judges.take(expiry::on_ended(*lease, "is told to have ended"));
@@ -364,6 +375,10 @@ impl Client {
             }
             (State::Reading { name, floor, .. }, Outcome::Lock(info)) => {
                 self.on_read(&name, floor, &info, around);
+                self.hands.rest(at, now);
+            }
+            (State::Asking { .. }, Outcome::Lost { .. }) => {
+                around.judges.set(Mark::GrantWasLost);
                 self.hands.rest(at, now);
             }
             // The hold's own call has nothing more to say.

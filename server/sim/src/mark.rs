@@ -1,0 +1,282 @@
+//! Marks: proof that a search has been where the difficult cases are.
+//!
+//! Invariant: a mark is set by what anybody could see from outside (the committed entries, what they did, what a
+//! process reports), so the real parts know nothing of it. A search of [`SEARCH_RUNS_MIN`] runs or more that misses one
+//! has failed: whatever it says about rules, it has not tried them. Deliberately absent: how often is often enough.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use lockstep_core::table::{Answer, Outcome};
+use lockstep_wire::entry::Command;
+use lockstep_wire::reply::EndReason;
+use lockstep_wire::{RequestId, SessionId, Term};
+
+/// Runs from which on a search must have set every mark.
+pub const SEARCH_RUNS_MIN: u64 = 500;
+
+macro_rules! marks {
+    ($($(#[doc = $doc:literal])+ $name:ident => $words:literal,)+) => {
+        /// Something rare that has happened.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mark {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Mark {
+            /// All of them.
+            pub const ALL: &'static [Mark] = &[$(Mark::$name,)+];
+
+            /// What has happened.
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(Mark::$name => $words,)+
+                }
+            }
+        }
+    };
+}
+
+marks! {
+    /// Raft: a follower's entries gave way to another leader's.
+    SuffixTruncated => "a conflicting suffix was truncated",
+    /// Raft: an entry of an older term was committed by what a newer leader did.
+    OlderTermCommitted => "an entry of an older term was committed in a newer one",
+    /// Raft: a leader lost its office while its process went on.
+    LeaderDeposed => "a leader was deposed",
+    /// Raft: a leader that stops has handed over before its end.
+    OfficeHandedOver => "a leader that stopped handed its office over",
+    /// Raft: a follower needed entries that its leader had to read from disk.
+    EntriesReadBack => "entries were read back from disk for a follower",
+    /// Log: a start has cut a torn batch.
+    TornBatchCut => "a start cut a torn batch",
+    /// Log: a start has found more than one segment.
+    SegmentsRotated => "a log had several segments at a start",
+    /// Sessions: an open found the session that an earlier try had opened.
+    OpenFoundItsSession => "an open that was sent again found its session",
+    /// Sessions: one entry has ended several.
+    SeveralSessionsEnded => "one entry ended several sessions",
+    /// Sessions: an entry would have ended a session that was over.
+    EndedTwice => "an entry ended no session, because it was over",
+    /// Sessions: a cancel was behind the end of its session.
+    CancelMetTheEnd => "a cancel came behind the end of its session",
+    /// Sessions: an acquire was behind the end of its session.
+    AcquireMetTheEnd => "an acquire came behind the end of its session",
+    /// Sessions: a release was behind the end of its session.
+    ReleaseMetTheEnd => "a release came behind the end of its session",
+    /// Sessions: what ended under one leader was reaped by another.
+    ReapedByAnotherLeader => "sessions were reaped in another term than they ended in",
+    /// Sessions: an entry of reaping did not finish.
+    ReapedInSlices => "a slice of reaping left something for the next",
+    /// Sessions: an expired session's lock went to whoever waited.
+    PromotedByExpiry => "an expiry promoted a waiter",
+    /// Waits: a timeout has promoted somebody behind.
+    PromotedByTimeout => "a timeout promoted a waiter",
+    /// Waits: a cancel has promoted somebody behind.
+    PromotedByCancel => "a cancel promoted a waiter",
+    /// Waits: a timer's entry came behind the grant or the cancel.
+    TimerWasLate => "a wait's timer came too late",
+    /// Waits: several shared requests were granted at once.
+    SharedRunPromoted => "a run of shared requests was promoted together",
+    /// Requests: a cancel has met a hold.
+    CancelMetTheGrant => "a cancel ended a hold",
+    /// Requests: a cancel has come before its acquire.
+    CancelMetNothing => "a cancel found no acquire",
+    /// Requests: an acquire came when its number was used up.
+    AcquireWasStale => "an acquire was refused as stale",
+    /// Requests: a wait was entered again by a request that was sent twice.
+    WaitSentAgain => "an acquire that waited was sent again",
+    /// Requests: a request over a limit was refused in apply.
+    LimitMet => "a request met a limit",
+    /// Requests: an acquire has met its owner's own.
+    AlreadyHeld => "an owner asked for what it held or waited for",
+    /// Clients: the deadline passed and the cell confirmed the session after all.
+    JeopardyPassed => "a session in jeopardy was safe again",
+    /// Clients: nothing was known for so long that the client gave its session up.
+    SessionGivenUp => "a client gave a session up",
+    /// Clients: a grant came when its hold had ended.
+    GrantWasLost => "a client heard that its grant was lost",
+}
+
+/// How often each mark was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks([u64; Mark::ALL.len()]);
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks([0; Mark::ALL.len()])
+    }
+}
+
+impl Marks {
+    /// It has happened.
+    pub fn set(&mut self, mark: Mark) {
+        self.0[mark as usize] += 1;
+    }
+
+    /// Adds what others have seen.
+    pub fn add(&mut self, others: &Marks) {
+        for (count, more) in self.0.iter_mut().zip(others.0) {
+            *count += more;
+        }
+    }
+
+    /// How many marks were set at least once.
+    pub fn reached(&self) -> usize {
+        self.0.iter().filter(|count| **count > 0).count()
+    }
+
+    /// Those that were not.
+    pub fn missed(&self) -> impl Iterator<Item = Mark> {
+        Mark::ALL.iter().copied().filter(|mark| self.0[*mark as usize] == 0)
+    }
+}
+
+impl fmt::Display for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for mark in Mark::ALL {
+            writeln!(f, "{:>12}  {}", self.0[*mark as usize], mark.words())?;
+        }
+        Ok(())
+    }
+}
+
+/// Watches the committed entries of one cell for marks.
+#[derive(Debug, Default)]
+pub struct Lookout {
+    marks: Marks,
+    waiting: BTreeSet<(SessionId, RequestId)>,
+    /// The term of the entry that left something to be reaped; none when nothing is left.
+    unreaped: Option<Term>,
+}
+
+impl Lookout {
+    /// What was seen.
+    pub fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// An entry of `term` has been committed; leaders up to `newest` have been elected.
+    pub fn on_entry(&mut self, term: Term, newest: Term, command: &Command<'_>, outcomes: &[Outcome]) {
+        if term < newest {
+            self.marks.set(Mark::OlderTermCommitted);
+        }
+        let grants = count_grants(outcomes);
+        for outcome in outcomes {
+            if let Outcome::WaitEnded { session, acquire_id } = outcome {
+                self.waiting.remove(&(*session, *acquire_id));
+            }
+        }
+        match command {
+            Command::Blank => {}
+            Command::OpenSession { .. } => self.on_open(outcomes),
+            Command::Acquire(acquire) => {
+                let (session, request_id) = (acquire.mutation.session, acquire.mutation.request_id);
+                if let Some(answer) = answer_to(outcomes, session, request_id) {
+                    self.on_acquire((session, request_id), &answer);
+                }
+            }
+            Command::Cancel { mutation, acquire_id } => {
+                let answer = answer_to(outcomes, mutation.session, mutation.request_id);
+                self.on_cancel(mutation.session, *acquire_id, answer, outcomes);
+            }
+            Command::Release { mutation, .. } => {
+                let answer = answer_to(outcomes, mutation.session, mutation.request_id);
+                if answer == Some(Answer::SessionExpired) {
+                    self.marks.set(Mark::ReleaseMetTheEnd);
+                }
+                self.set_if(grants > 1, Mark::SharedRunPromoted);
+            }
+            Command::CancelWait { .. } => {
+                self.set_if(outcomes.is_empty(), Mark::TimerWasLate);
+                self.set_if(grants > 0, Mark::PromotedByTimeout);
+            }
+            Command::EndSessions { reason, .. } => self.on_end(term, *reason, outcomes),
+            Command::Reap => self.on_reap(term, outcomes),
+        }
+    }
+
+    fn set_if(&mut self, has_happened: bool, mark: Mark) {
+        if has_happened {
+            self.marks.set(mark);
+        }
+    }
+
+    fn on_open(&mut self, outcomes: &[Outcome]) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Opened { is_new: false, .. } => self.marks.set(Mark::OpenFoundItsSession),
+                Outcome::OpenRefused { answer: Answer::Limit(_) } => self.marks.set(Mark::LimitMet),
+                _ => {}
+            }
+        }
+    }
+
+    fn on_acquire(&mut self, wait: (SessionId, RequestId), answer: &Answer) {
+        match answer {
+            Answer::SessionExpired => self.marks.set(Mark::AcquireMetTheEnd),
+            Answer::StaleRequest => self.marks.set(Mark::AcquireWasStale),
+            Answer::AlreadyHeld { .. } => self.marks.set(Mark::AlreadyHeld),
+            Answer::Limit(_) => self.marks.set(Mark::LimitMet),
+            Answer::Queued { .. } => {
+                let is_new = self.waiting.insert(wait);
+                self.set_if(!is_new, Mark::WaitSentAgain);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_cancel(
+        &mut self,
+        session: SessionId,
+        acquire_id: RequestId,
+        answer: Option<Answer>,
+        outcomes: &[Outcome],
+    ) {
+        if answer == Some(Answer::SessionExpired) {
+            return self.marks.set(Mark::CancelMetTheEnd);
+        }
+        let has_waited = answer_to(outcomes, session, acquire_id) == Some(Answer::Cancelled);
+        let has_held = outcomes
+            .iter()
+            .any(|outcome| matches!(outcome, Outcome::HoldEnded { reason: EndReason::Cancelled, .. }));
+        self.set_if(has_held, Mark::CancelMetTheGrant);
+        self.set_if(answer == Some(Answer::Done) && outcomes.len() == 1, Mark::CancelMetNothing);
+        self.set_if(has_waited && count_grants(outcomes) > 0, Mark::PromotedByCancel);
+    }
+
+    fn on_end(&mut self, term: Term, reason: EndReason, outcomes: &[Outcome]) {
+        let is_end = |outcome: &&Outcome| matches!(outcome, Outcome::SessionEnded { .. });
+        let ended = outcomes.iter().filter(is_end).count();
+        self.set_if(ended > 1, Mark::SeveralSessionsEnded);
+        self.set_if(ended == 0, Mark::EndedTwice);
+        self.set_if(reason == EndReason::Expired && count_grants(outcomes) > 0, Mark::PromotedByExpiry);
+        self.unreaped = is_unfinished(outcomes).then_some(term);
+    }
+
+    fn on_reap(&mut self, term: Term, outcomes: &[Outcome]) {
+        self.set_if(self.unreaped.is_some_and(|left| left != term), Mark::ReapedByAnotherLeader);
+        self.set_if(is_unfinished(outcomes), Mark::ReapedInSlices);
+        self.unreaped = is_unfinished(outcomes).then_some(term);
+    }
+}
+
+fn answer_to(outcomes: &[Outcome], asker: SessionId, request: RequestId) -> Option<Answer> {
+    outcomes.iter().find_map(|outcome| match outcome {
+        Outcome::Reply { session, request_id, answer } if (*session, *request_id) == (asker, request) => {
+            Some(*answer)
+        }
+        _ => None,
+    })
+}
+
+fn count_grants(outcomes: &[Outcome]) -> usize {
+    let grants = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Outcome::Reply { answer: Answer::Granted(_), .. }));
+    grants.count()
+}
+
+fn is_unfinished(outcomes: &[Outcome]) -> bool {
+    outcomes.contains(&Outcome::ReapNeeded)
+}
