@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use lockstep_core::hello::{Identity, shard_of};
 use lockstep_core::table::Limits;
-use lockstep_core::{CellConfig, Member, Span};
+use lockstep_core::{CACHE_BYTES_MAX, CellConfig, Member, Span};
 use lockstep_ring::net::{self, SocketOptions};
 use lockstep_ring::probe::{self, Needs};
 use lockstep_ring::storage::DataDirectory;
@@ -338,6 +338,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
                 election_min: Span::from_ms(config.timing.election_ms_min),
                 election_max: Span::from_ms(config.timing.election_ms_max),
                 round_pace: Span::from_ms(config.timing.round_pace_ms),
+                cache_bytes_max: CACHE_BYTES_MAX,
                 seed: random()?,
                 routes: config.routes.clone(),
             })

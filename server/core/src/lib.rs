@@ -12,7 +12,7 @@ pub mod raft;
 pub mod table;
 mod time;
 
-pub use cell::{Cell, CellConfig, Member, Restore};
+pub use cell::{CACHE_BYTES_MAX, Cell, CellConfig, Member, Restore};
 pub use effect::{
     AppendId, ConnectionId, DrainId, Effect, Effects, Halt, Lane, RecordHead, RecordKind, Report,
 };

@@ -37,8 +37,8 @@ use question::Questions;
 use tenure::Tenure;
 use waits::WaitTimers;
 
-/// Bytes of entries that a cell keeps in memory for its followers, beyond those not applied yet.
-const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of entries that a cell keeps in memory for its followers, unless it is told otherwise.
+pub const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of entries on their way to one follower.
 const INFLIGHT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -76,6 +76,8 @@ pub struct CellConfig {
     pub election_max: Span,
     /// Between two rounds that carry keep-alives only.
     pub round_pace: Span,
+    /// Bytes of entries kept in memory for followers, beyond those not applied yet; what is older is read from disk.
+    pub cache_bytes_max: usize,
     /// What the jitter of elections is drawn from.
     pub seed: u64,
     /// Which cell serves which namespace; an empty one stands for all the others.
@@ -147,7 +149,7 @@ impl Cell {
                 election_max: config.election_max,
                 seed: config.seed,
                 blank,
-                cache_bytes_max: CACHE_BYTES_MAX,
+                cache_bytes_max: config.cache_bytes_max,
                 inflight_bytes_max: INFLIGHT_BYTES_MAX,
                 round_pace: config.round_pace,
             },

@@ -4,7 +4,7 @@
 //! absent: when faults come; that is drawn as the run goes.
 
 use lockstep_core::table::Limits;
-use lockstep_core::{CellConfig, Member, Span};
+use lockstep_core::{CACHE_BYTES_MAX, CellConfig, Member, Span};
 use lockstep_wire::{BirthId, CellId, ClusterId, Epoch, Incarnation, NodeId};
 
 use super::defect::Defect;
@@ -88,6 +88,8 @@ pub struct Plan {
     pub segment_bytes: u64,
     /// The most arrivals that a turn of a server hands out; the others wait for the next one.
     pub arrivals_max: u64,
+    /// Bytes of entries that a replica keeps in memory for its followers.
+    pub cache_bytes_max: usize,
     /// Heartbeat, shortest and longest election timeout, in ms.
     pub timing_ms: (u64, u64, u64),
     /// The greatest drift of a clock, in millionths.
@@ -123,6 +125,7 @@ impl Plan {
         }
         plan.faults = FaultPlan::drawn(&mut stream);
         plan.safety = stream.between(40, 80) * 1_000 * MS;
+        plan.cache_bytes_max = stream.one_of(&[CACHE_BYTES_MAX, 0]);
         plan
     }
 
@@ -139,6 +142,7 @@ impl Plan {
             disk_error_ppm: 0,
             segment_bytes: 512 * 1024,
             arrivals_max: u64::MAX,
+            cache_bytes_max: CACHE_BYTES_MAX,
             timing_ms: (50, 500, 1_000),
             drift_ppm_max: 0,
             workload: Workload::few(),
@@ -188,6 +192,7 @@ impl Plan {
                     election_min: Span::from_ms(election_ms_min),
                     election_max: Span::from_ms(election_ms_max),
                     round_pace: Span::from_ms(3),
+                    cache_bytes_max: self.cache_bytes_max,
                     seed: stream.next_u64(),
                     routes: Vec::new(),
                 }
