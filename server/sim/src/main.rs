@@ -7,7 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use lockstep_sim::knob::Setting;
 use lockstep_sim::search::{self, Budget, Failure};
+use lockstep_sim::shrink::shrink;
+use lockstep_sim::world::plan::Plan;
 use lockstep_sim::world::trace::Trace;
 
 /// Lockstep's deterministic simulator.
@@ -23,6 +26,12 @@ struct Arguments {
     /// Runs the seed twice and compares the traces.
     #[arg(long, requires = "seed")]
     twice: bool,
+    /// Looks for a smaller run that breaks the same rule.
+    #[arg(long, requires = "seed", conflicts_with_all = ["trace", "twice"])]
+    shrink: bool,
+    /// Turns a knob of the run, as in `clients=2`; may be given several times.
+    #[arg(long, requires = "seed", value_name = "NAME=NUMBER")]
+    set: Vec<Setting>,
     /// Searches so many seeds.
     #[arg(long)]
     seeds: Option<u64>,
@@ -48,11 +57,13 @@ fn main() -> ExitCode {
 
 fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
     let trace = if arguments.trace { Trace::printed() } else { Trace::silent() };
-    match search::run(seed, trace) {
+    let mut plan = Plan::drawn(seed);
+    arguments.set.iter().for_each(|setting| setting.apply(&mut plan));
+    match search::run_plan(&plan, trace) {
         Ok(summary) => {
             println!("seed {seed}: {}", search::describe(&summary));
             if arguments.twice {
-                let again = search::run(seed, Trace::silent()).map(|again| again.hash);
+                let again = search::run_plan(&plan, Trace::silent()).map(|again| again.hash);
                 if again != Ok(summary.hash) {
                     println!("seed {seed}: the second run differs: {again:?}");
                     return ExitCode::FAILURE;
@@ -61,8 +72,19 @@ fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        Err(failure) => report(&failure),
+        Err(failure) => {
+            let failure = Failure { settings: arguments.set.clone(), ..failure };
+            report(&if arguments.shrink { make_small(&plan, failure) } else { failure })
+        }
     }
+}
+
+fn make_small(plan: &Plan, failure: Failure) -> Failure {
+    let settings = failure.settings.clone();
+    shrink(plan, &settings, failure, &mut |settings| {
+        let settings: Vec<String> = settings.iter().map(Setting::to_string).collect();
+        eprintln!("still fails with {}", settings.join(" "));
+    })
 }
 
 fn hunt(first: u64, arguments: &Arguments) -> ExitCode {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
+use crate::knob::Setting;
 use crate::mark::{Mark, Marks, SEARCH_RUNS_MIN};
 use crate::oracle::Violation;
 use crate::world::plan::Plan;
@@ -23,6 +24,8 @@ const LAST_LINES: usize = 60;
 pub struct Failure {
     /// Its seed.
     pub seed: u64,
+    /// What was turned on the plan of that seed.
+    pub settings: Vec<Setting>,
     /// The rule.
     pub violation: Violation,
     /// What happened last.
@@ -36,7 +39,13 @@ impl fmt::Display for Failure {
             writeln!(f, "  {line}")?;
         }
         writeln!(f, "seed {} breaks a rule: {}", self.seed, self.violation)?;
-        write!(f, "replay: cargo run --release -p lockstep-sim -- --seed {} --trace", self.seed)
+        write!(f, "replay: cargo run --release -p lockstep-sim -- --seed {}", self.seed)?;
+        self.settings.iter().try_for_each(|setting| write!(f, " --set {setting}"))?;
+        f.write_str(" --trace")?;
+        if self.settings.is_empty() {
+            f.write_str("\nfor a smaller run, --shrink in place of --trace")?;
+        }
+        Ok(())
     }
 }
 
@@ -59,7 +68,7 @@ pub fn run_plan(plan: &Plan, trace: Trace) -> Result<Summary, Failure> {
             // Once more, for the lines.
             let (_, _, mut lines) = attempt(plan, Trace::kept());
             let lines = lines.split_off(lines.len().saturating_sub(LAST_LINES));
-            Err(Failure { seed: plan.seed, violation, lines })
+            Err(Failure { seed: plan.seed, settings: Vec::new(), violation, lines })
         }
     }
 }
@@ -231,7 +240,12 @@ mod tests {
             let budget = Budget { first: 7, seeds, wall, simulated, threads: 2 };
             let violation = Violation { rule: "a rule", detail: String::new() };
             let run = |seed| match seed {
-                9 => Err(Failure { seed, violation: violation.clone(), lines: Vec::new() }),
+                9 => Err(Failure {
+                    seed,
+                    settings: Vec::new(),
+                    violation: violation.clone(),
+                    lines: Vec::new(),
+                }),
                 _ => Ok(Summary::default()),
             };
             let outcome = search(&budget, &run, &|| Duration::ZERO, &mut |_| {});
