@@ -4,6 +4,7 @@
 //! system is built a second time here but the disk, the network and the clock, and the reference model of the
 //! lock table that the real one is held against. Deliberately absent: the wall clock, files and sockets.
 
+pub mod fuzz;
 pub mod knob;
 pub mod mark;
 pub mod oracle;

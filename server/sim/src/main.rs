@@ -3,10 +3,12 @@
 //! Invariant: what is printed about a run depends on its seed alone; only the progress of a search looks at the wall
 //! clock. Deliberately absent: everything else; see the library.
 
+mod fuzzing;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use lockstep_sim::knob::Setting;
 use lockstep_sim::search::{self, Budget, Failure};
 use lockstep_sim::shrink::shrink;
@@ -15,8 +17,10 @@ use lockstep_sim::world::trace::Trace;
 
 /// Lockstep's deterministic simulator.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version, about, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Replays the run of this seed, or begins a search with it.
     #[arg(long)]
     seed: Option<u64>,
@@ -46,8 +50,17 @@ struct Arguments {
     threads: Option<usize>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Other {
+    /// Bends frames, messages, entries, logs and superblocks until a reader does not bear it.
+    Fuzz(fuzzing::Options),
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(Other::Fuzz(options)) = &arguments.other {
+        return fuzzing::run(options);
+    }
     let is_search = arguments.seeds.is_some() || arguments.minutes.is_some() || arguments.hours.is_some();
     match arguments.seed {
         Some(seed) if !is_search => replay(seed, &arguments),

@@ -28,6 +28,8 @@ pub enum Concern {
     Identity,
     /// Commands for the lock table.
     Command,
+    /// Bent inputs.
+    Fuzz,
 }
 
 impl Stream {

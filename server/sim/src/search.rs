@@ -3,6 +3,7 @@
 //! Invariant: a failing run is run again with its trace kept, so that a search pays for no lines and a failure has
 //! them all. Deliberately absent: a clock; whoever searches brings one.
 
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -80,13 +81,14 @@ fn attempt(plan: &Plan, trace: Trace) -> (Result<(), Violation>, Summary, Vec<St
         (verdict, world.summary(), world.lines().to_vec())
     }));
     ran.unwrap_or_else(|panic| {
-        let text = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        let detail = text.unwrap_or_else(|| "a panic without words".to_owned());
+        let detail = words_of_panic(panic.as_ref());
         (Err(Violation { rule: "no assertion fails", detail }), Summary::default(), Vec::new())
     })
+}
+
+pub(crate) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
 }
 
 /// How much to search.
