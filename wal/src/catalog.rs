@@ -10,11 +10,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use lockstep_wire::{CellId, LogIndex, Term};
+use lockstep_wire::{CellId, LogIndex, RecordKind, Term};
 
 use crate::disk::SegmentSequence;
 use crate::layout::INDEX_POINT_BYTES;
-use crate::record::{Lsn, Record, RecordKind};
+use crate::record::{CARRIED_KINDS, Lsn, Record, carried_slot};
 
 /// The indexes that an entry can have: tokens carry them in 48 bits.
 const ENTRY_INDEXES: std::ops::Range<u64> = 1..1 << 48;
@@ -58,7 +58,7 @@ struct CellUse {
     cuts: Vec<Cut>,
     points: VecDeque<Point>,
     released: LogIndex,
-    carried: [Carried; RecordKind::CARRIED.len()],
+    carried: [Carried; CARRIED_KINDS.len()],
 }
 
 impl CellUse {
@@ -140,7 +140,7 @@ impl Catalog {
                 }
             }
             RecordKind::HardState | RecordKind::SnapshotMark | RecordKind::Manifest | RecordKind::Born => {
-                let slot = record.kind.carried_slot().expect("these kinds are carried");
+                let slot = carried_slot(record.kind).expect("these kinds are carried");
                 let carried = &mut cell.carried[slot];
                 carried.is_present = true;
                 carried.term = record.term;
@@ -179,7 +179,7 @@ impl Catalog {
             RecordKind::HardState | RecordKind::SnapshotMark | RecordKind::Manifest | RecordKind::Born => {
                 // An older record of the kind may be placed after a newer one was admitted; then the place is
                 // corrected when the newer one gets its own, which comes later in the same order.
-                let slot = record.kind.carried_slot().expect("these kinds are carried");
+                let slot = carried_slot(record.kind).expect("these kinds are carried");
                 cell.carried[slot].placed = Some((position.segment, lsn));
             }
         }
@@ -238,7 +238,7 @@ impl Catalog {
     pub(crate) fn encode_carried(&self, segment: SegmentSequence, out: &mut Vec<u8>) -> u32 {
         let mut count = 0;
         for (&cell, cell_use) in &self.cells {
-            for (kind, carried) in RecordKind::CARRIED.into_iter().zip(&cell_use.carried) {
+            for (kind, carried) in CARRIED_KINDS.into_iter().zip(&cell_use.carried) {
                 if carried.is_present && carried.placed.is_some_and(|(placed, _)| placed <= segment) {
                     let record = Record {
                         cell,

@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 
-use lockstep_wire::{CellId, LogIndex};
+use lockstep_wire::{CellId, LogIndex, RecordKind};
 
 use crate::batch::Batch;
 use crate::catalog::Position;
 use crate::disk::{Action, DiskDone, DiskOp, Lane, OpId, SegmentSequence};
 use crate::layout::{BLOCK_BYTES, READ_BYTES_MAX, READS_MAX};
 use crate::log::{Failure, Log};
-use crate::record::{LoggedRecord, RecordKind};
+use crate::record::LoggedRecord;
 use crate::refusal::Damage;
 
 /// Names one read of one log.

@@ -27,8 +27,9 @@ mod survivors;
 
 pub use catch_up::{ReadDone, ReadId, ReadOutcome, ReadsFull};
 pub use format::format;
+pub use lockstep_wire::RecordKind;
 pub use log::{AppendRefusal, Failure, Log};
-pub use record::{LoggedRecord, Lsn, Record, RecordKind};
+pub use record::{CARRIED_KINDS, LoggedRecord, Lsn, Record};
 pub use recovery::{Inspection, claim, inspect};
 pub use refusal::{Damage, RecordPlace, Refusal};
 pub use scan::Visitor;

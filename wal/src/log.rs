@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use lockstep_wire::{CellId, LogIndex, Term};
+use lockstep_wire::{CellId, LogIndex, RecordKind, Term};
 
 use crate::batch::{BatchHeader, prefix_that_fits};
 use crate::bytes::{blocks_up, length_u32};
@@ -18,7 +18,7 @@ use crate::catch_up::CatchUp;
 use crate::disk::{Action, DiskDone, DiskError, DiskOp, FileName, Lane, OpId, SegmentSequence, ShardId};
 use crate::layout::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BLOCK_BYTES, PAYLOAD_BYTES_MAX, STAGED_BYTES_MAX};
 use crate::preparation::Preparation;
-use crate::record::{Lsn, Record, RecordKind};
+use crate::record::{Lsn, Record};
 use crate::refusal::Damage;
 use crate::superblock::Superblock;
 

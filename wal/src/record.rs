@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use lockstep_wire::{CellId, LogIndex, Term};
+use lockstep_wire::{CellId, LogIndex, RecordKind, Term};
 
 use crate::bytes::{get_u16, get_u32, get_u64, length_u32};
 use crate::layout::{PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES};
@@ -20,61 +20,18 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// What a record is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RecordKind {
-    /// A Raft entry at (term, index). Indexes of a cell are contiguous.
-    Entry,
-    /// The cell's term and vote; the newest counts. Carried.
-    HardState,
-    /// The cell's entries from `index` on are gone. Nothing else truncates. At or below the first
-    /// entry it empties the cell's log, and the next entry may stand anywhere.
-    Truncate,
-    /// A durable snapshot covers the cell through (term, index); the newest counts. Carried.
-    SnapshotMark,
-    /// The cell's one manifest (ARCHITECTURE section 4.1). Carried.
-    Manifest,
-    /// The cell's birth was confirmed by every member. Carried.
-    Born,
-}
+/// Carried kinds: the newest of each per cell is written again before the segment that holds it is recycled.
+pub const CARRIED_KINDS: [RecordKind; 4] =
+    [RecordKind::HardState, RecordKind::SnapshotMark, RecordKind::Manifest, RecordKind::Born];
 
-impl RecordKind {
-    /// Carried kinds: the newest of each per cell is written again before the segment that holds it is recycled.
-    pub const CARRIED: [RecordKind; 4] =
-        [RecordKind::HardState, RecordKind::SnapshotMark, RecordKind::Manifest, RecordKind::Born];
-
-    /// The position in [`RecordKind::CARRIED`], if this kind is carried.
-    pub(crate) fn carried_slot(self) -> Option<usize> {
-        match self {
-            RecordKind::Entry | RecordKind::Truncate => None,
-            RecordKind::HardState => Some(0),
-            RecordKind::SnapshotMark => Some(1),
-            RecordKind::Manifest => Some(2),
-            RecordKind::Born => Some(3),
-        }
-    }
-
-    fn code(self) -> u8 {
-        match self {
-            RecordKind::Entry => 1,
-            RecordKind::HardState => 2,
-            RecordKind::Truncate => 3,
-            RecordKind::SnapshotMark => 4,
-            RecordKind::Manifest => 5,
-            RecordKind::Born => 6,
-        }
-    }
-
-    fn from_code(code: u8) -> Option<RecordKind> {
-        match code {
-            1 => Some(RecordKind::Entry),
-            2 => Some(RecordKind::HardState),
-            3 => Some(RecordKind::Truncate),
-            4 => Some(RecordKind::SnapshotMark),
-            5 => Some(RecordKind::Manifest),
-            6 => Some(RecordKind::Born),
-            _ => None,
-        }
+/// The position in [`CARRIED_KINDS`] of a kind that is carried.
+pub(crate) fn carried_slot(kind: RecordKind) -> Option<usize> {
+    match kind {
+        RecordKind::Entry | RecordKind::Truncate => None,
+        RecordKind::HardState => Some(0),
+        RecordKind::SnapshotMark => Some(1),
+        RecordKind::Manifest => Some(2),
+        RecordKind::Born => Some(3),
     }
 }
 

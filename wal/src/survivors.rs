@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_wire::CellId;
+use lockstep_wire::{CellId, RecordKind};
 
-use crate::record::{LoggedRecord, Lsn, Record, RecordKind};
+use crate::record::{LoggedRecord, Lsn, Record};
 
 /// What survives of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use lockstep_wire::peer::{Beat, PeerMessage};
 use lockstep_wire::reply::{Event, Reply};
-use lockstep_wire::{CellId, Correlation, LogIndex, NodeId, Term};
+use lockstep_wire::{CellId, Correlation, LogIndex, NodeId, RecordKind, Term};
 
 /// A client's connection, as its driver numbers them; never reused within a life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,23 +29,6 @@ pub enum Lane {
     Control,
     /// Entries.
     Bulk,
-}
-
-/// What a record in the log is. The numbers are part of the log's format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum RecordKind {
-    /// An entry: `index`, `term` and the command.
-    Entry = 1,
-    /// The current term and the vote in it: `term`, and the node in two bytes, 0 for none.
-    HardState = 2,
-    /// The cell's entries from `index` on are gone.
-    Truncate = 3,
-    // 4 a snapshot's mark
-    /// Who the members were at the cell's birth: [`lockstep_wire::peer::Manifest`].
-    Manifest = 5,
-    /// Every member has confirmed the manifest.
-    Born = 6,
 }
 
 /// The head of a record.

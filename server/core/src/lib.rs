@@ -13,8 +13,7 @@ pub mod table;
 mod time;
 
 pub use cell::{CACHE_BYTES_MAX, Cell, CellConfig, Member, Restore};
-pub use effect::{
-    AppendId, ConnectionId, DrainId, Effect, Effects, Halt, Lane, RecordHead, RecordKind, Report,
-};
+pub use effect::{AppendId, ConnectionId, DrainId, Effect, Effects, Halt, Lane, RecordHead, Report};
 pub use input::{Input, LogRead};
+pub use lockstep_wire::RecordKind;
 pub use time::{Span, Time};

@@ -49,17 +49,17 @@ pub(super) fn open(
     let mut refused = None;
     let (log, inspection) =
         Log::open(&mut directory, &plan.superblock, ShardId(plan.shard), plan.salt, &mut |_, record| {
-            let outcome = match (restores.get_mut(&record.cell), core_kind(record.kind)) {
-                (Some(restore), Some(kind)) => {
-                    let head = RecordHead { kind, term: record.term, index: record.index };
+            let outcome = match restores.get_mut(&record.cell) {
+                _ if record.kind == RecordKind::SnapshotMark => {
+                    Err("the log holds a snapshot's mark, which this build does not know".to_owned())
+                }
+                Some(restore) => {
+                    let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
                     restore.on_record(head, record.payload);
                     Ok(())
                 }
-                (None, _) => {
+                None => {
                     Err(format!("the log holds records of cell {}, which is not configured", record.cell))
-                }
-                (_, None) => {
-                    Err("the log holds a snapshot's mark, which this build does not know".to_owned())
                 }
             };
             if let Err(reason) = outcome {
@@ -93,27 +93,6 @@ pub(super) fn open(
     Ok((disk, cells))
 }
 
-fn log_kind(kind: RecordKind) -> lockstep_wal::RecordKind {
-    match kind {
-        RecordKind::Entry => lockstep_wal::RecordKind::Entry,
-        RecordKind::HardState => lockstep_wal::RecordKind::HardState,
-        RecordKind::Truncate => lockstep_wal::RecordKind::Truncate,
-        RecordKind::Manifest => lockstep_wal::RecordKind::Manifest,
-        RecordKind::Born => lockstep_wal::RecordKind::Born,
-    }
-}
-
-fn core_kind(kind: lockstep_wal::RecordKind) -> Option<RecordKind> {
-    match kind {
-        lockstep_wal::RecordKind::Entry => Some(RecordKind::Entry),
-        lockstep_wal::RecordKind::HardState => Some(RecordKind::HardState),
-        lockstep_wal::RecordKind::Truncate => Some(RecordKind::Truncate),
-        lockstep_wal::RecordKind::Manifest => Some(RecordKind::Manifest),
-        lockstep_wal::RecordKind::Born => Some(RecordKind::Born),
-        lockstep_wal::RecordKind::SnapshotMark => None,
-    }
-}
-
 impl ShardDisk {
     /// Whether a completion is the disk's.
     pub(super) fn owns(&self, token: Token) -> bool {
@@ -141,7 +120,7 @@ impl ShardDisk {
         head: RecordHead,
         payload: &[u8],
     ) -> Result<(), ShardError> {
-        match self.log.append(cell, log_kind(head.kind), head.term, head.index, payload) {
+        match self.log.append(cell, head.kind, head.term, head.index, payload) {
             Ok(lsn) => self.appended.push_back((lsn, cell, append)),
             Err(refusal) => return Err(ShardError::Halted(format!("the log refused a record: {refusal}"))),
         }

@@ -1,12 +1,11 @@
 //! The bytes of a batch: pinned, verified, and never a panic.
 
 use expect_test::expect;
-use lockstep_wire::{CellId, LogIndex, Term};
+use lockstep_wire::{CellId, LogIndex, RecordKind, Term};
 use proptest::prelude::*;
 
 use super::*;
 use crate::layout::PAYLOAD_BYTES_MAX;
-use crate::record::RecordKind;
 
 fn header(record_count: u32, record_bytes: u32) -> BatchHeader {
     BatchHeader {

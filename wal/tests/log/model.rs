@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_wal::{Lsn, RecordKind};
+use lockstep_wal::{CARRIED_KINDS, Lsn, RecordKind};
 use lockstep_wire::{CellId, LogIndex};
 
 use crate::rig::Seen;
@@ -56,7 +56,7 @@ impl Model {
                 Some(appended) => assert_eq!(record, appended, "recovery shows what was appended at {lsn}"),
                 // The log itself writes carried records again: what it says must be the newest.
                 None => {
-                    assert!(RecordKind::CARRIED.contains(&record.kind), "{record:?} was never appended");
+                    assert!(CARRIED_KINDS.contains(&record.kind), "{record:?} was never appended");
                     let before = fold(self.records.range(..lsn).map(|(_, record)| record));
                     assert_eq!(before[&record.cell].carried[&record.kind], *record);
                     self.records.insert(*lsn, record.clone());

@@ -61,6 +61,7 @@ impl Restored {
                 self.vote = Some(NodeId(u16::from_le_bytes(vote))).filter(|node| node.0 != 0);
             }
             RecordKind::Truncate => self.log.truncate_from(head.index),
+            RecordKind::SnapshotMark => panic!("nothing writes a snapshot's mark"),
             RecordKind::Manifest => {
                 let manifest = Manifest::decode(payload).expect("a manifest in the log is whole");
                 let manifest = StoredManifest::of(&manifest);

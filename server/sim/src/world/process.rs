@@ -115,11 +115,10 @@ impl Process {
             configs.iter().map(|config| (config.cell, Mirror::new())).collect();
         let salt = machine.identity.next_u64();
         let opened = Log::open(&mut machine.disk, &superblock, ShardId(0), salt, &mut |_, record| {
-            let Some(kind) = core_kind(record.kind) else { return };
-            let head = RecordHead { kind, term: record.term, index: record.index };
+            let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
             reflect(mirrors.entry(record.cell).or_default(), head, record.payload);
             let is_forgotten =
-                plan.defect == Some(Defect::HardStateForgotten) && kind == RecordKind::HardState;
+                plan.defect == Some(Defect::HardStateForgotten) && head.kind == RecordKind::HardState;
             if let Some(restore) = restores.get_mut(&record.cell).filter(|_| !is_forgotten) {
                 restore.on_record(head, record.payload);
             }
@@ -346,7 +345,7 @@ impl Process {
         if self.is_over {
             return;
         }
-        match self.log.append(cell, log_kind(head.kind), head.term, head.index, payload) {
+        match self.log.append(cell, head.kind, head.term, head.index, payload) {
             Ok(lsn) => {
                 self.appended.push_back((lsn, cell, append));
                 reflect(self.mirrors.entry(cell).or_default(), head, payload);
@@ -471,27 +470,6 @@ fn reflect(mirror: &mut Mirror, head: RecordHead, payload: &[u8]) {
         RecordKind::Truncate => {
             mirror.truncate(usize::try_from(head.index.prev().0).expect("a run is short"));
         }
-        RecordKind::HardState | RecordKind::Manifest | RecordKind::Born => {}
-    }
-}
-
-fn log_kind(kind: RecordKind) -> lockstep_wal::RecordKind {
-    match kind {
-        RecordKind::Entry => lockstep_wal::RecordKind::Entry,
-        RecordKind::HardState => lockstep_wal::RecordKind::HardState,
-        RecordKind::Truncate => lockstep_wal::RecordKind::Truncate,
-        RecordKind::Manifest => lockstep_wal::RecordKind::Manifest,
-        RecordKind::Born => lockstep_wal::RecordKind::Born,
-    }
-}
-
-fn core_kind(kind: lockstep_wal::RecordKind) -> Option<RecordKind> {
-    match kind {
-        lockstep_wal::RecordKind::Entry => Some(RecordKind::Entry),
-        lockstep_wal::RecordKind::HardState => Some(RecordKind::HardState),
-        lockstep_wal::RecordKind::Truncate => Some(RecordKind::Truncate),
-        lockstep_wal::RecordKind::Manifest => Some(RecordKind::Manifest),
-        lockstep_wal::RecordKind::Born => Some(RecordKind::Born),
-        lockstep_wal::RecordKind::SnapshotMark => None,
+        RecordKind::HardState | RecordKind::SnapshotMark | RecordKind::Manifest | RecordKind::Born => {}
     }
 }

@@ -270,7 +270,10 @@ impl Rig {
                     log.push(text::command(&Command::decode(payload).unwrap()));
                 }
                 RecordKind::Truncate => log.truncate(usize::try_from(head.index.0 - 1).unwrap()),
-                RecordKind::HardState | RecordKind::Manifest | RecordKind::Born => {}
+                RecordKind::HardState
+                | RecordKind::SnapshotMark
+                | RecordKind::Manifest
+                | RecordKind::Born => {}
             }
         }
         log

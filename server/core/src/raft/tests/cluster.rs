@@ -632,7 +632,10 @@ impl Member {
             match head.kind {
                 RecordKind::Entry => self.disk_log.push((head.term, payload.clone())),
                 RecordKind::Truncate => self.disk_log.truncate(usize::try_from(head.index.0 - 1).unwrap()),
-                RecordKind::HardState | RecordKind::Manifest | RecordKind::Born => {}
+                RecordKind::HardState
+                | RecordKind::SnapshotMark
+                | RecordKind::Manifest
+                | RecordKind::Born => {}
             }
             self.records_durable += 1;
         }

@@ -15,6 +15,7 @@ pub(super) fn describe_record(head: &RecordHead, payload: &[u8]) -> String {
             format!("term {} vote {}", head.term, u16::from_le_bytes(payload.try_into().unwrap()))
         }
         RecordKind::Truncate => format!("truncate from {}", head.index),
+        RecordKind::SnapshotMark => "snapshot mark".to_string(),
         RecordKind::Manifest => "manifest".to_string(),
         RecordKind::Born => "born".to_string(),
     }
