@@ -3,8 +3,10 @@
 //! Invariant: everything that happens is an event of the schedule, handled one at a time; the same plan gives the same
 //! events. After each event the judges have been shown all that matters of it. Deliberately absent: protocol.
 
+mod acting;
 mod client;
 mod clock;
+mod closing;
 pub mod defect;
 pub mod fault;
 mod judge;
@@ -20,13 +22,12 @@ mod workload;
 
 use lockstep_wire::{CellId, Epoch};
 
-use crate::mark::{Mark, Marks};
+use crate::mark::Marks;
 use crate::oracle::exclusion::{Write, check_beliefs};
 use crate::oracle::{Verdict, violated};
 use crate::random::{Concern, Stream};
 use client::{Client, ClientArrival, ClientSurroundings};
 use clock::Clock;
-use defect::Defect;
 use fault::{Fault, Nemesis};
 use judge::Judges;
 use network::{End, Fabric, Network, Site, WireId};
@@ -40,9 +41,6 @@ use trace::{Trace, number_of};
 const LOOP_LATENCY: u64 = 8_000;
 /// Events in one second of true time beyond which nothing sensible can be going on.
 const EVENTS_PER_SECOND_MAX: u64 = 3_000_000;
-/// How long a world without faults may take to come to rest.
-const CALM_MAX: Moment = 120_000 * MS;
-
 /// What a run amounted to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -161,74 +159,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// No more faults; everything is mended; and then all must come to an end: a leader, every request answered, every
-    /// replica the same.
-    ///
-    /// # Errors
-    /// The first rule that did not hold, progress among them.
-    pub fn come_to_rest(&mut self) -> Verdict {
-        self.calm_down();
-        self.run_for(2_000 * MS)?;
-        self.is_winding_down = true;
-        for client in 0..self.clients.len() {
-            self.clients[client].hands.wind_down();
-        }
-        let deadline = self.fabric.now() + CALM_MAX;
-        while let Some(unrest) = self.unrest() {
-            if self.fabric.now() >= deadline {
-                return violated("without faults there is progress", unrest);
-            }
-            self.run_for(250 * MS)?;
-        }
-        Ok(())
-    }
-
-    /// Ends all faults.
-    pub fn calm_down(&mut self) {
-        self.is_calm = true;
-        self.fabric.network.calm_down();
-        self.fabric.mend_all();
-        for node in 0..self.nodes.len() {
-            self.nodes[node].machine.set_error_rate(0);
-            self.act(&Fault::Resume(node));
-            self.act(&Fault::Start(node));
-        }
-        for client in 0..self.clients.len() {
-            self.act(&Fault::ClientResume(client));
-        }
-    }
-
-    /// What keeps the world from being at rest.
-    fn unrest(&self) -> Option<String> {
-        for client in &self.clients {
-            if !client.is_settled() {
-                let trouble = client.core.trouble();
-                return Some(format!(
-                    "client {} waits: {} ({trouble})",
-                    client.place,
-                    client.hands.occupation()
-                ));
-            }
-        }
-        for (cell, judges) in self.judges.each_cell() {
-            if self.leader(cell).is_none() {
-                return Some(format!("cell {cell} has no leader"));
-            }
-            let states: Vec<_> = self
-                .nodes
-                .iter()
-                .map(|node| node.cell(cell).map(|cell| (cell.applied(), cell.table().digest())))
-                .collect();
-            if states.iter().any(|state| *state != states[0] || state.is_none()) {
-                return Some(format!("the replicas of cell {cell} differ: {states:?}"));
-            }
-            if states[0].is_some_and(|(applied, _)| applied != judges.commitment.last()) {
-                return Some(format!("cell {cell} has not applied through {}", judges.commitment.last()));
-            }
-        }
-        None
     }
 
     /// The node that serves as the leader of a cell in the newest term.
@@ -493,142 +423,5 @@ impl World {
         if let Some(next) = next {
             state.turn_at(next, &mut self.fabric.schedule);
         }
-    }
-
-    /// A process has ended by itself: by an orderly stop, or because its disk failed.
-    fn end_process(&mut self, node: usize) {
-        let now = self.fabric.now();
-        self.fabric.trace.note(now, &[21, node as u64], || format!("node {node} ends by itself"));
-        self.nodes[node].kill();
-        self.fabric.hang_up(Site::Node(node));
-        self.fabric.schedule.after(500 * MS, Event::Fault(Fault::Start(node)));
-    }
-
-    fn on_nemesis(&mut self) {
-        if self.is_calm {
-            return;
-        }
-        let leader = self.leader(CellId(0));
-        if let Some((fault, end)) = self.nemesis.draw(leader) {
-            self.faults += 1;
-            self.act(&fault);
-            if let Some((span, end)) = end {
-                self.fabric.schedule.after(span, Event::Fault(end));
-            }
-        }
-        if let Some(gap) = self.nemesis.gap() {
-            self.fabric.schedule.after(gap, Event::Nemesis);
-        }
-    }
-
-    /// Makes a fault begin or end now.
-    pub fn act(&mut self, fault: &Fault) {
-        let now = self.fabric.now();
-        self.fabric.trace.note(now, &[60], || format!("fault: {fault:?}"));
-        match fault {
-            Fault::Kill(node) => {
-                if self.nodes[*node].kill() {
-                    self.fabric.hang_up(Site::Node(*node));
-                }
-            }
-            Fault::PowerLoss(node) => {
-                self.nodes[*node].lose_power();
-                self.fabric.fall_silent(Site::Node(*node));
-            }
-            Fault::Start(node) => self.start(*node),
-            Fault::Stop(node) => self.stop(*node),
-            Fault::Pause { node, stops_clock } => self.nodes[*node].pause(now, *stops_clock),
-            Fault::Resume(node) => {
-                self.nodes[*node].resume(now);
-                self.nodes[*node].turn_at(now, &mut self.fabric.schedule);
-            }
-            Fault::LateTurn(node, span) => {
-                let state = &mut self.nodes[*node];
-                if state.begin_late_turn(now, *span) {
-                    state.turn_at(now + *span, &mut self.fabric.schedule);
-                }
-            }
-            Fault::Cut(cuts) => cuts.iter().for_each(|(from, to)| self.fabric.cut(*from, *to)),
-            Fault::Mend(cuts) => cuts.iter().for_each(|(from, to)| self.fabric.mend(*from, *to)),
-            Fault::Reset(one, other) => {
-                for wire in self.fabric.wires_between(*one, *other) {
-                    self.fabric.reset(wire);
-                }
-            }
-            Fault::SlowDisk(node, span, by) => self.nodes[*node].machine.slow_down(now + span, *by),
-            Fault::ClientCrash(client) => self.clients[*client].crash(&mut self.fabric),
-            Fault::ClientStart(client) => self.start_client(*client),
-            Fault::ClientPause(client) => {
-                let stands = self.plan.defect == Some(Defect::ClientClockStands);
-                let state = &mut self.clients[*client];
-                state.is_paused = true;
-                if stands {
-                    state.clock.stop(now);
-                }
-            }
-            Fault::ClientResume(client) => {
-                let state = &mut self.clients[*client];
-                if std::mem::take(&mut state.is_paused) {
-                    state.clock.go_on(now);
-                    state.next_wake = None;
-                    self.fabric.schedule.at(now, Event::Wake { client: *client });
-                }
-            }
-        }
-    }
-
-    fn start(&mut self, node: usize) {
-        let now = self.fabric.now();
-        let state = &mut self.nodes[node];
-        if state.process.is_some() {
-            return;
-        }
-        match state.start(&self.plan, now) {
-            Ok(()) => {
-                self.note_start(node);
-                self.fabric.disown(Site::Node(node));
-                self.nodes[node].turn_at(now, &mut self.fabric.schedule);
-            }
-            Err(reason) => self.judges.on_refused(Plan::node_id(node), &reason),
-        }
-    }
-
-    fn note_start(&mut self, node: usize) {
-        let Some(process) = &self.nodes[node].process else { return };
-        let found = process.found;
-        if found.is_torn {
-            self.judges.set(Mark::TornBatchCut);
-        }
-        if found.newest > found.oldest {
-            self.judges.set(Mark::SegmentsRotated);
-        }
-    }
-
-    fn stop(&mut self, node: usize) {
-        let now = self.fabric.now();
-        let state = &mut self.nodes[node];
-        let start = state.take_turn_start(now);
-        if state.is_paused {
-            return;
-        }
-        let Some(process) = &mut state.process else { return };
-        let mut around =
-            Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
-        process.stop(start.clock, &mut around);
-        state.turn_at(now, &mut self.fabric.schedule);
-    }
-
-    fn start_client(&mut self, client: usize) {
-        let now = self.fabric.now();
-        let old = &self.clients[client];
-        if old.is_running {
-            return;
-        }
-        let (life, clock) = (old.life + 1, old.clock.clone());
-        self.clients[client] = Client::new(&self.plan, client, life, clock, now);
-        if self.is_winding_down {
-            self.clients[client].hands.wind_down();
-        }
-        self.fabric.schedule.at(now, Event::Wake { client });
     }
 }
