@@ -54,16 +54,23 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Formats `nodes` nodes; nothing runs yet. `more` is added to each configuration, before its tables.
+    /// Formats `nodes` nodes on loopback; nothing runs yet. `more` is added to each configuration, before its tables.
     pub(crate) fn format(nodes: u16, shards: u16, more: &str) -> Cluster {
+        let addresses: Vec<_> = (0..nodes).map(|_| (free_port(), free_port())).collect();
+        Cluster::format_at(&addresses, shards, more)
+    }
+
+    /// Formats a node for each pair of addresses, those for clients and for members; nothing runs yet.
+    pub(crate) fn format_at(addresses: &[(SocketAddr, SocketAddr)], shards: u16, more: &str) -> Cluster {
         let directory = directory();
-        let places: Vec<Place> = (1..=nodes)
-            .map(|id| Place {
+        let places: Vec<Place> = (1..)
+            .zip(addresses)
+            .map(|(id, (client, peer))| Place {
                 id,
                 data: directory.path().join(format!("data-{id}")),
                 config: directory.path().join(format!("node-{id}.toml")),
-                client: free_port(),
-                peer: free_port(),
+                client: *client,
+                peer: *peer,
             })
             .collect();
         let mut id: Option<String> = None;

@@ -9,6 +9,7 @@ pub mod durability;
 pub mod election;
 pub mod exclusion;
 pub mod expiry;
+pub mod history;
 pub mod line;
 pub mod reading;
 pub mod token;
