@@ -136,3 +136,31 @@ fn waits_that_run_out_together_end_in_slices_without_a_pause() {
     assert_eq!(told.iter().filter(|line| *line == "TIMED_OUT").count(), 1_200);
     assert_eq!(rig.unanswered(), 0);
 }
+
+/// Waiters that beat are as good after ten minutes as after one second, whoever lines up behind them.
+#[test]
+fn live_waiters_of_ten_minutes_are_granted_in_order_and_a_late_arrival_prunes_nobody() {
+    let mut rig = Rig::serving(1);
+    let clients: Vec<_> = (1..=6)
+        .map(|number| {
+            let connection = rig.connect(1);
+            (connection, rig.open(connection, number, 10_000))
+        })
+        .collect();
+    let (last, early) = clients.split_last().unwrap();
+    for (connection, session) in early {
+        rig.ask(*connection, acquire(*session, 1, NAME, 3_600_000));
+    }
+    rig.advance_beating(600_000, 3_000, &clients);
+    rig.advance(10);
+    rig.ask(last.0, acquire(last.1, 1, NAME, 3_600_000));
+    for (at, (connection, session)) in clients.iter().enumerate() {
+        let told = rig.told(*connection);
+        let granted = told.iter().find(|line| line.starts_with("OK token"));
+        let granted = granted.unwrap_or_else(|| panic!("client {at} is next and was told {told:?}"));
+        let later: Vec<_> = clients[at + 1..].iter().map(|(later, _)| rig.told(*later)).collect();
+        assert!(later.iter().flatten().all(|line| !line.starts_with("OK token")), "{later:?}");
+        rig.ask(*connection, release(*session, 2, 1, NAME[0], token(granted)));
+    }
+    assert_eq!(rig.unanswered(), 0);
+}
