@@ -10,12 +10,14 @@
 mod fault;
 mod inode;
 mod random;
+mod rot;
 
 use std::collections::{BTreeMap, VecDeque};
 
 pub use fault::{Fault, FaultRates};
 use inode::{Inode, Survival};
 pub use random::Random;
+pub use rot::Rot;
 
 use crate::disk::{Action, DiskDone, DiskError, DiskOp, FileName, OpId, Storage, StorageRead};
 use crate::layout::{BLOCK_BYTES, SECTOR_BYTES, ZERO_PIECE_BYTES};
@@ -271,7 +273,8 @@ impl MemoryDisk {
         self.inodes.get_mut(number).ok_or(DiskError::NotFound)
     }
 
-    fn used_bytes(&self) -> u64 {
+    /// What the files take together.
+    pub fn used_bytes(&self) -> u64 {
         self.names.values().filter_map(|number| self.inodes.get(number)).map(|inode| inode.bytes).sum()
     }
 

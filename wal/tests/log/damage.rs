@@ -2,7 +2,7 @@
 
 use lockstep_wal::disk::{FileName, SegmentSequence, Storage, StorageRead};
 use lockstep_wal::layout::{BATCH_BYTES_MAX, BLOCK_BYTES, SEGMENT_BYTES_MIN};
-use lockstep_wal::memory::{Fault, FaultRates};
+use lockstep_wal::memory::{Fault, FaultRates, Random};
 use lockstep_wal::{Failure, Refusal};
 use lockstep_wire::LogIndex;
 
@@ -16,6 +16,26 @@ fn rotated() -> Rig {
     rig.entries(CELL, 1, 1..=200, 6_000);
     assert!(rig.inspect().unwrap().newest.0 >= 3);
     rig
+}
+
+#[test]
+fn a_bit_that_flips_in_a_settled_batch_is_always_refused_by_its_place() {
+    let (mut batches, mut headers) = (0, 0);
+    for seed in 1..=60 {
+        let mut rig = rotated();
+        let rot = rig.disk.rot_settled(SHARD, &mut Random::new(seed)).expect("there are settled batches");
+        match (rot.batch, rig.reopen()) {
+            (Some(offset), Err(Refusal::Rot(damage))) => {
+                batches += 1;
+                assert_eq!((damage.file, damage.offset), (rot.file, offset), "seed {seed}");
+            }
+            (None, Err(Refusal::SegmentHeaderless { file })) => assert_eq!(file, rot.file, "seed {seed}"),
+            // A spare's header is made again, and one copy of the superblock is enough.
+            (None, Ok(_)) => headers += 1,
+            (_, outcome) => panic!("seed {seed}: {rot:?}: {outcome:?}"),
+        }
+    }
+    assert!(batches > 30 && headers > 0, "{batches} batches, {headers} headers");
 }
 
 /// Every byte of the directory.
