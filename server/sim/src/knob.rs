@@ -65,6 +65,7 @@ knobs! {
         "drift_ppm" from 0: drift_ppm_max as u64,
         "disk_errors_ppm" from 0: disk_error_ppm as u32,
         "late_permille" from 0: late_permille as u64,
+        "outcasts" from 0: outcasts_max as usize,
         "shared_percent" from 0: workload.shared_percent as u64,
         "cancel_percent" from 0: workload.cancel_percent as u64,
         "close_percent" from 0: workload.close_percent as u64,
@@ -81,6 +82,12 @@ knobs! {
         client_pauses,
         stops,
         late_turns,
+        lags,
+        full_disks,
+        rot,
+        wipes,
+        clock_rates,
+        births,
     }
 }
 

@@ -52,6 +52,24 @@ marks! {
     TornBatchCut => "a start cut a torn batch",
     /// Log: a start has found more than one segment.
     SegmentsRotated => "a log had several segments at a start",
+    /// Log: a start was refused, because a batch was not whole.
+    RotRefused => "a start over a rotten log was refused",
+    /// Log: a read for a follower found that a batch was not whole.
+    RotRead => "a read met rot, and the log stopped",
+    /// Log: the disk failed an operation, and the log stopped.
+    DiskFailed => "a disk's error stopped a log",
+    /// Log: appends waited for a segment that a full disk had no room for.
+    SpaceWaitedFor => "appends waited for room on a full disk",
+    /// Log: a start has found its disk full.
+    StartedFull => "a start found its disk full",
+    /// Birth: a member has met one that was formatted again.
+    MemberReplaced => "a member that was formatted again was refused",
+    /// Birth: a member was formatted again before its cell was born.
+    BirthBroken => "a cell could not be born any more",
+    /// Network: an end gave a connection up, and the other one did not know.
+    HalfOpen => "a connection was half open",
+    /// The end: progress was made without a minority.
+    MinorityMissed => "a run came to rest without a minority",
     /// Sessions: an open found the session that an earlier try had opened.
     OpenFoundItsSession => "an open that was sent again found its session",
     /// Sessions: one entry has ended several.
@@ -112,6 +130,11 @@ impl Marks {
     /// It has happened.
     pub fn set(&mut self, mark: Mark) {
         self.0[mark as usize] += 1;
+    }
+
+    /// Whether it has happened.
+    pub fn has(&self, mark: Mark) -> bool {
+        self.0[mark as usize] > 0
     }
 
     /// Adds what others have seen.

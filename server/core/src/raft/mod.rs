@@ -486,7 +486,8 @@ impl Raft {
         role.min(self.birth_deadline()).min(self.stop_deadline())
     }
 
-    fn is_born(&self) -> bool {
+    /// Whether this replica knows that every member has stored who the members are.
+    pub fn is_born(&self) -> bool {
         self.birth.is_born()
     }
 

@@ -5,13 +5,15 @@
 
 use lockstep_wire::CellId;
 
+use lockstep_wal::Failure;
+
 use super::World;
 use super::client::Client;
 use super::defect::Defect;
 use super::fault::Fault;
 use super::network::Site;
 use super::plan::Plan;
-use super::process::Surroundings;
+use super::process::{Process, Surroundings};
 use super::schedule::{Event, MS};
 use crate::mark::Mark;
 
@@ -19,7 +21,20 @@ impl World {
     /// A process has ended by itself: by an orderly stop, or because its disk failed.
     pub(super) fn end_process(&mut self, node: usize) {
         let now = self.fabric.now();
-        self.fabric.trace.note(now, &[21, node as u64], || format!("node {node} ends by itself"));
+        let state = &self.nodes[node];
+        let failure = state.process.as_ref().and_then(Process::failure);
+        self.fabric.trace.note(now, &[21, node as u64], || match failure {
+            Some(failure) => format!("node {node} ends: {failure}"),
+            None => format!("node {node} ends by itself"),
+        });
+        match failure {
+            Some(failure) if !state.machine.explains_failure(&failure) => {
+                self.judges.on_log_stopped(Plan::node_id(node), &failure.to_string());
+            }
+            Some(Failure::Damaged(_)) => self.judges.set(Mark::RotRead),
+            Some(Failure::Disk { .. }) => self.judges.set(Mark::DiskFailed),
+            None => {}
+        }
         self.nodes[node].kill();
         self.fabric.hang_up(Site::Node(node));
         self.fabric.schedule.after(500 * MS, Event::Fault(Fault::Start(node)));
@@ -37,7 +52,7 @@ impl World {
                 self.fabric.schedule.after(span, Event::Fault(end));
             }
         }
-        if let Some(gap) = self.nemesis.gap() {
+        if let Some(gap) = self.nemesis.gap(self.fabric.now()) {
             self.fabric.schedule.after(gap, Event::Nemesis);
         }
     }
@@ -77,6 +92,14 @@ impl World {
                 }
             }
             Fault::SlowDisk(node, span, by) => self.nodes[*node].machine.slow_down(now + span, *by),
+            Fault::Lag(cuts, span, by) => {
+                cuts.iter().for_each(|(from, to)| self.fabric.network.lag(*from, *to, now + *span, *by));
+            }
+            Fault::FullDisk(node, bytes) => self.nodes[*node].machine.set_room(Some(*bytes)),
+            Fault::Room(node) => self.nodes[*node].machine.set_room(None),
+            Fault::Rot(node) => self.rot(*node),
+            Fault::Wipe(node) => self.wipe(*node),
+            Fault::ClockRate(site, drift_ppm) => self.change_clock(*site, *drift_ppm),
             Fault::ClientCrash(client) => self.clients[*client].crash(&mut self.fabric),
             Fault::ClientStart(client) => self.start_client(*client),
             Fault::ClientPause(client) => {
@@ -106,17 +129,78 @@ impl World {
         }
         match state.start(&self.plan, now) {
             Ok(()) => {
+                if state.machine.must_be_refused() {
+                    let place = format!("{:?}", state.machine.harm());
+                    self.judges.on_rot_unnoticed(Plan::node_id(node), &place);
+                }
                 self.note_start(node);
                 self.fabric.disown(Site::Node(node));
                 self.nodes[node].turn_at(now, &mut self.fabric.schedule);
             }
-            Err(reason) => self.judges.on_refused(Plan::node_id(node), &reason),
+            Err(refusal) => {
+                let is_explained = state.machine.explains_refusal(&refusal);
+                self.fabric
+                    .trace
+                    .note(now, &[22, node as u64], || format!("node {node} does not start: {refusal}"));
+                if is_explained {
+                    self.judges.set(Mark::RotRefused);
+                } else {
+                    self.judges.on_refused(Plan::node_id(node), &refusal.to_string());
+                }
+            }
+        }
+    }
+
+    /// Whether one more machine may be harmed for good: a majority stays whole.
+    fn may_harm(&self, node: usize) -> bool {
+        let harmed = self.nodes.iter().filter(|node| node.machine.harm().is_some()).count();
+        self.nodes[node].machine.harm().is_none() && harmed < (self.plan.nodes - 1) / 2
+    }
+
+    fn rot(&mut self, node: usize) {
+        if !self.may_harm(node) {
+            return;
+        }
+        if let Some(rot) = self.nodes[node].machine.rot() {
+            self.fabric.trace.note(self.fabric.schedule.now(), &[61, node as u64, rot.offset], || {
+                format!("node {node} rots: {} at {}, {:?}", rot.file, rot.offset, rot.batch)
+            });
+        }
+    }
+
+    fn wipe(&mut self, node: usize) {
+        if !self.may_harm(node) {
+            return;
+        }
+        self.act(&Fault::PowerLoss(node));
+        let born = self.judges.each_cell().filter(|(_, judges)| judges.is_born).map(|(cell, _)| cell);
+        let state = &mut self.nodes[node];
+        state.lost_cells = born.collect();
+        state.machine.wipe(&self.plan, node);
+    }
+
+    fn change_clock(&mut self, site: Site, drift_ppm: i64) {
+        let now = self.fabric.now();
+        match site {
+            Site::Node(node) => {
+                self.nodes[node].clock.set_drift(now, drift_ppm);
+                self.nodes[node].turn_at(now, &mut self.fabric.schedule);
+            }
+            Site::Client(client) => {
+                let state = &mut self.clients[client];
+                state.clock.set_drift(now, drift_ppm);
+                state.next_wake = None;
+                self.fabric.schedule.at(now, Event::Wake { client });
+            }
         }
     }
 
     fn note_start(&mut self, node: usize) {
         let Some(process) = &self.nodes[node].process else { return };
         let found = process.found;
+        if self.nodes[node].machine.is_full() {
+            self.judges.set(Mark::StartedFull);
+        }
         if found.is_torn {
             self.judges.set(Mark::TornBatchCut);
         }

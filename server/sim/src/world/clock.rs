@@ -1,4 +1,4 @@
-//! The clock of one machine: its own origin, a rate that is a little off, and at times a standstill.
+//! The clock of one machine: its own origin, a rate that is a little off and may change, and at times a standstill.
 //!
 //! Invariant: a clock never goes back. Deliberately absent: wall clocks; nothing in the system reads one.
 
@@ -48,6 +48,13 @@ impl Clock {
         Some(at)
     }
 
+    /// From now on it goes at another rate.
+    pub(super) fn set_drift(&mut self, now: Moment, drift_ppm: i64) {
+        self.shown = self.read(now);
+        self.since = now;
+        self.drift_ppm = drift_ppm;
+    }
+
     /// It stands still, as the clock of a machine that is suspended.
     pub(super) fn stop(&mut self, now: Moment) {
         self.shown = self.read(now);
@@ -77,6 +84,13 @@ mod tests {
                 assert!(at == 0 || clock.read(at - 1) < shown, "{drift_ppm} {shown}");
             }
         }
+    }
+
+    #[test]
+    fn a_clock_whose_rate_changes_goes_on_from_where_it_was() {
+        let mut clock = Clock::new(0, 500);
+        clock.set_drift(1_000_000, -500);
+        assert_eq!((clock.read(1_000_000), clock.read(2_000_000)), (1_000_500, 2_000_000));
     }
 
     #[test]

@@ -1,19 +1,26 @@
-//! The end of a run: faults cease, and then there has to be progress.
+//! The end of a run: faults cease, all or all but a minority is mended, and then there has to be progress.
 //!
 //! Invariant: what is demanded follows from the contract and from which machines are whole: a leader, every request
-//! answered, every replica the same. Deliberately absent: faults.
+//! answered, every dead session gone, every whole replica the same. Of a cell whose birth can no longer be completed
+//! it is demanded instead that nothing was ever acknowledged. Deliberately absent: which faults there were before.
+
+use lockstep_wire::peer::Manifest;
+use lockstep_wire::{CellId, LogIndex};
 
 use super::World;
-use super::fault::Fault;
+use super::client::Client;
+use super::fault::{Cuts, Fault, cut_both};
+use super::network::Site;
 use super::schedule::{MS, Moment};
+use crate::mark::Mark;
 use crate::oracle::{Verdict, violated};
+use crate::random::{Concern, Stream};
 
 /// How long a world without faults may take to come to rest.
 const CALM_MAX: Moment = 120_000 * MS;
 
 impl World {
-    /// No more faults; everything is mended; and then all must come to an end: a leader, every request answered, every
-    /// replica the same.
+    /// No more faults; everything is mended, or all but a minority; and then all must come to an end.
     ///
     /// # Errors
     /// The first rule that did not hold, progress among them.
@@ -31,16 +38,27 @@ impl World {
             }
             self.run_for(250 * MS)?;
         }
+        if (0..self.nodes.len()).any(|node| !self.is_whole(node)) {
+            self.judges.set(Mark::MinorityMissed);
+        }
+        if self.cells().any(|cell| self.is_unborn_for_good(cell)) {
+            self.judges.set(Mark::BirthBroken);
+        }
         Ok(())
     }
 
-    /// Ends all faults.
+    /// Ends all faults, but for those of the outcasts.
     pub fn calm_down(&mut self) {
         self.is_calm = true;
         self.fabric.network.calm_down();
         self.fabric.mend_all();
+        self.draw_outcasts();
         for node in 0..self.nodes.len() {
             self.nodes[node].machine.set_error_rate(0);
+            self.nodes[node].machine.set_room(None);
+            if self.outcasts.contains(&node) {
+                continue;
+            }
             self.act(&Fault::Resume(node));
             self.act(&Fault::Start(node));
         }
@@ -49,10 +67,96 @@ impl World {
         }
     }
 
+    /// Chooses the nodes that stay out of order, together with those that are harmed at most a minority, and puts each
+    /// of them out of order in a way of its own.
+    fn draw_outcasts(&mut self) {
+        let mut stream = Stream::new(self.plan.seed, Concern::Fault, 1);
+        let whole: Vec<usize> =
+            (0..self.nodes.len()).filter(|node| self.nodes[*node].machine.harm().is_none()).collect();
+        let harmed = self.nodes.len() - whole.len();
+        let minority = (self.nodes.len() - 1) / 2;
+        let count = self.plan.outcasts_max.min(minority - harmed);
+        while self.outcasts.len() < count {
+            self.outcasts.insert(whole[stream.place(whole.len())]);
+        }
+        for node in self.outcasts.clone() {
+            self.faults += 1;
+            match stream.below(5) {
+                0 => self.act(&Fault::Kill(node)),
+                1 => self.act(&Fault::PowerLoss(node)),
+                2 => self.act(&Fault::Pause { node, stops_clock: stream.percent(30) }),
+                _ => {
+                    self.act(&Fault::Resume(node));
+                    self.act(&Fault::Start(node));
+                    let cuts = self.exile(node, &mut stream);
+                    self.act(&Fault::Cut(cuts));
+                }
+            }
+        }
+    }
+
+    /// Cuts a node off from all other nodes, in one direction or in both, and perhaps from clients.
+    fn exile(&self, node: usize, stream: &mut Stream) -> Cuts {
+        let mut cuts = Cuts::new();
+        let shape = stream.below(3);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            let (own, other) = (Site::Node(node), Site::Node(other));
+            match shape {
+                0 => cuts.push((own, other)),
+                1 => cuts.push((other, own)),
+                _ => cut_both(&mut cuts, own, other),
+            }
+        }
+        if stream.percent(50) {
+            for client in 0..self.clients.len() {
+                cut_both(&mut cuts, Site::Node(node), Site::Client(client));
+            }
+        }
+        cuts
+    }
+
+    /// Whether a fault that was to come at this time still may: once all is calm nothing else goes wrong, and
+    /// outcasts stay what they are.
+    pub(super) fn is_wanted(&self, fault: &Fault) -> bool {
+        let is_of_outcast = |node: &usize| self.outcasts.contains(node);
+        match fault {
+            Fault::Start(node) | Fault::Resume(node) => !is_of_outcast(node),
+            // Everything is mended already, but for the outcasts.
+            Fault::Mend(_) => !self.is_calm,
+            Fault::Kill(_)
+            | Fault::PowerLoss(_)
+            | Fault::Stop(_)
+            | Fault::Pause { .. }
+            | Fault::LateTurn(..)
+            | Fault::Cut(_)
+            | Fault::Reset(..)
+            | Fault::SlowDisk(..)
+            | Fault::Lag(..)
+            | Fault::FullDisk(..)
+            | Fault::Room(_)
+            | Fault::Rot(_)
+            | Fault::Wipe(_)
+            | Fault::ClockRate(..)
+            | Fault::ClientCrash(_)
+            | Fault::ClientStart(_)
+            | Fault::ClientPause(_)
+            | Fault::ClientResume(_) => true,
+        }
+    }
+
+    fn cells(&self) -> impl Iterator<Item = CellId> + use<> {
+        (0..self.plan.cells).map(CellId)
+    }
+
+    /// Whether a node is mended and was never harmed.
+    fn is_whole(&self, node: usize) -> bool {
+        self.nodes[node].machine.harm().is_none() && !self.outcasts.contains(&node)
+    }
+
     /// What keeps the world from being at rest.
-    pub(super) fn unrest(&self) -> Option<String> {
+    fn unrest(&self) -> Option<String> {
         for client in &self.clients {
-            if !client.is_settled() {
+            if !client.is_settled() && !self.is_unborn_for_good(client.cell) {
                 let trouble = client.core.trouble();
                 return Some(format!(
                     "client {} waits: {} ({trouble})",
@@ -61,22 +165,58 @@ impl World {
                 ));
             }
         }
-        for (cell, judges) in self.judges.each_cell() {
-            if self.leader(cell).is_none() {
-                return Some(format!("cell {cell} has no leader"));
+        self.judges.each_cell().find_map(|(cell, judges)| {
+            let committed = judges.commitment.last();
+            if !self.is_unborn_for_good(cell) {
+                return self.unrest_of(cell, committed);
             }
-            let states: Vec<_> = self
-                .nodes
-                .iter()
-                .map(|node| node.cell(cell).map(|cell| (cell.applied(), cell.table().digest())))
-                .collect();
-            if states.iter().any(|state| *state != states[0] || state.is_none()) {
-                return Some(format!("the replicas of cell {cell} differ: {states:?}"));
-            }
-            if states[0].is_some_and(|(applied, _)| applied != judges.commitment.last()) {
-                return Some(format!("cell {cell} has not applied through {}", judges.commitment.last()));
+            (committed.0 > 0)
+                .then(|| format!("cell {cell} is unborn, and {committed} entries were committed"))
+        })
+    }
+
+    fn unrest_of(&self, cell: CellId, committed: LogIndex) -> Option<String> {
+        let Some(leader) = self.leader(cell).filter(|leader| !self.outcasts.contains(leader)) else {
+            return Some(format!("cell {cell} has no leader"));
+        };
+        for node in (0..self.nodes.len()).filter(|node| self.is_whole(*node)) {
+            let applied = self.nodes[node].cell(cell).map(|cell| cell.applied());
+            if applied != Some(committed) {
+                return Some(format!(
+                    "node {node} has applied {applied:?} of cell {cell}, of which {committed} is committed"
+                ));
             }
         }
-        None
+        let digest = |node: usize| self.nodes[node].cell(cell).map(|cell| cell.table().digest());
+        let whole = (0..self.nodes.len()).filter(|node| self.is_whole(*node));
+        let digests: Vec<_> = whole.map(digest).collect();
+        if digests.iter().any(|digest| *digest != digests[0]) {
+            return Some(format!("the replicas of cell {cell} differ: {digests:?}"));
+        }
+        let known = self.clients.iter().filter(|client| client.cell == cell).map(Client::sessions_len);
+        let (known, alive) = (known.sum::<usize>(), self.live_sessions(cell));
+        (known != alive)
+            .then(|| format!("node {leader} has {alive} sessions of cell {cell}, and clients have {known}"))
+    }
+
+    /// Whether a cell is not born and cannot be any more, because a member is missing, or is not the one that the
+    /// others have stored. Then nothing was acknowledged.
+    fn is_unborn_for_good(&self, cell: CellId) -> bool {
+        let is_born = |node: usize| self.nodes[node].cell(cell).is_some_and(|cell| cell.raft().is_born());
+        if (0..self.nodes.len()).any(|node| self.is_whole(node) && is_born(node)) {
+            return false;
+        }
+        (0..self.nodes.len()).any(|node| self.outcasts.contains(&node) || self.nodes[node].process.is_none())
+            || self.is_member_replaced(cell)
+    }
+
+    /// Whether a stored list of members names a life of a member that is over.
+    fn is_member_replaced(&self, cell: CellId) -> bool {
+        let mut manifests = self.nodes.iter().filter_map(|node| node.process.as_ref()?.manifests.get(&cell));
+        manifests.any(|payload| {
+            let manifest = Manifest::decode(payload).expect("a manifest in the log is whole");
+            let lives = self.nodes.iter().map(|node| node.machine.incarnation());
+            !manifest.members.iter().map(|member| member.incarnation).eq(lives)
+        })
     }
 }

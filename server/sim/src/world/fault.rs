@@ -1,14 +1,18 @@
 //! What goes wrong, and when: faults, how each ends, and the nemesis that draws them.
 //!
 //! Invariant: every fault that lasts ends by itself, so that a run never depends on its last phase to be interesting.
-//! Deliberately absent: faults that no system could survive, such as disks that forget what they confirmed.
+//! Rot and lost disks do not end; the world sees to it that they stay on a minority. Deliberately absent: faults that no
+//! system could survive, such as disks that forget what they confirmed.
 
 use super::network::Site;
-use super::plan::FaultPlan;
+use super::plan::{FaultPlan, Plan};
 use super::schedule::{MS, Moment};
-use crate::random::Stream;
+use crate::random::{Concern, Stream};
 
-/// Directions in which nothing gets through.
+/// Faults come thick and fast for so long where the birth of cells is to be met.
+const BIRTH_SPAN: Moment = 1_500 * MS;
+
+/// Directions between machines, as those in which nothing gets through.
 pub type Cuts = Vec<(Site, Site)>;
 
 /// A fault, or its end.
@@ -41,6 +45,18 @@ pub enum Fault {
     Reset(Site, Site),
     /// A disk is slow for so many ns, by about so many ns.
     SlowDisk(usize, u64, u64),
+    /// What goes in these directions is late for so many ns, by about so many ns.
+    Lag(Cuts, u64, u64),
+    /// A disk has no room for more than so many bytes.
+    FullDisk(usize, u64),
+    /// It has room again.
+    Room(usize),
+    /// A bit flips in what a disk holds, unless as many are harmed as may be.
+    Rot(usize),
+    /// A machine loses power and its disk, and gets another one, unless as many are harmed as may be.
+    Wipe(usize),
+    /// A machine's clock goes on at another rate: so many millionths too fast.
+    ClockRate(Site, i64),
     /// A client dies.
     ClientCrash(usize),
     /// Another one takes its place.
@@ -60,6 +76,8 @@ pub(super) struct Nemesis {
     clients: usize,
     /// About a TTL, in ns: what is about that long is interesting.
     ttl: u64,
+    drift_ppm_max: u64,
+    birth_gap_mean: Moment,
 }
 
 #[derive(Clone, Copy)]
@@ -74,16 +92,32 @@ enum Kind {
     ClientPause,
     Stop,
     LateTurn,
+    Lag,
+    FullDisk,
+    Rot,
+    Wipe,
+    ClockRate,
 }
 
 impl Nemesis {
-    pub(super) fn new(stream: Stream, plan: FaultPlan, nodes: usize, clients: usize, ttl: u64) -> Nemesis {
-        Nemesis { stream, plan, nodes, clients, ttl }
+    pub(super) fn new(plan: &Plan) -> Nemesis {
+        Nemesis {
+            stream: Stream::new(plan.seed, Concern::Fault, 0),
+            plan: plan.faults.clone(),
+            nodes: plan.nodes,
+            clients: plan.workload.clients,
+            ttl: u64::from(plan.workload.ttl_ms.1) * MS,
+            drift_ppm_max: plan.drift_ppm_max,
+            birth_gap_mean: plan.birth_gap_mean,
+        }
     }
 
     /// When the next fault comes, in ns from now; never if there are none.
-    pub(super) fn gap(&mut self) -> Option<Moment> {
-        self.plan.gap_mean.map(|mean| self.stream.around(mean) + MS)
+    pub(super) fn gap(&mut self, now: Moment) -> Option<Moment> {
+        let mean = self.plan.gap_mean?;
+        let is_birth = self.plan.births && now < BIRTH_SPAN;
+        let mean = if is_birth { self.birth_gap_mean.min(mean) } else { mean };
+        Some(self.stream.around(mean) + MS)
     }
 
     /// The next fault and what ends it how much later. `leader` is a node that leads at the moment.
@@ -137,7 +171,31 @@ impl Nemesis {
                 let span = stream.around_one_of(&[50 * MS, 500 * MS, self.ttl]);
                 (Fault::LateTurn(node, span), None)
             }
+            Kind::Lag => (self.draw_lag(node, client), None),
+            Kind::FullDisk => {
+                let bytes = stream.one_of(&[0, 0, 300 * 1024, 700 * 1024]);
+                let span = stream.around_one_of(&[500 * MS, 3_000 * MS, 8_000 * MS]);
+                (Fault::FullDisk(node, bytes), Some((span, Fault::Room(node))))
+            }
+            // There are few of them in a run, and the first ones drawn would be all.
+            Kind::Rot | Kind::Wipe if stream.percent(80) => return None,
+            Kind::Rot => (Fault::Rot(node), None),
+            Kind::Wipe => (Fault::Wipe(node), Some((while_down, Fault::Start(node)))),
+            Kind::ClockRate => (self.draw_clock_rate(node, client), None),
         })
+    }
+
+    fn draw_lag(&mut self, node: usize, client: usize) -> Fault {
+        let cuts = self.draw_cuts(node, client);
+        let by = self.stream.one_of(&[2 * MS, 30 * MS, 200 * MS]);
+        Fault::Lag(cuts, self.stream.around_one_of(&[1_000 * MS, self.ttl]), by)
+    }
+
+    fn draw_clock_rate(&mut self, node: usize, client: usize) -> Fault {
+        let max = self.drift_ppm_max;
+        let drift_ppm = self.stream.between(0, 2 * max).cast_signed() - max.cast_signed();
+        let is_client = self.stream.percent(50);
+        Fault::ClockRate(if is_client { Site::Client(client) } else { Site::Node(node) }, drift_ppm)
     }
 
     fn kinds(&self) -> Vec<Kind> {
@@ -153,6 +211,11 @@ impl Nemesis {
             (plan.client_pauses, Kind::ClientPause),
             (plan.stops, Kind::Stop),
             (plan.late_turns, Kind::LateTurn),
+            (plan.lags, Kind::Lag),
+            (plan.full_disks, Kind::FullDisk),
+            (plan.rot, Kind::Rot),
+            (plan.wipes, Kind::Wipe),
+            (plan.clock_rates, Kind::ClockRate),
         ]
         .into_iter()
         .filter(|(exists, _)| *exists)

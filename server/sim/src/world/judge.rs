@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_core::Cell;
 use lockstep_core::table::{Limits, Outcome};
+use lockstep_core::{Cell, RecordHead};
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, RequestId, SessionId, Term};
@@ -34,6 +34,8 @@ pub(super) struct CellJudges {
     pub(super) elections: Elections,
     pub(super) acknowledgements: Acknowledgements,
     pub(super) readings: Readings,
+    /// Some member has said that the cell is born.
+    pub(super) is_born: bool,
     lines: Lines,
     lookout: Lookout,
     model: Model,
@@ -72,6 +74,7 @@ impl Judges {
             elections: Elections::default(),
             acknowledgements: Acknowledgements::default(),
             readings: Readings::default(),
+            is_born: false,
             lines: Lines::default(),
             lookout: Lookout::default(),
             model: Model::new(epoch, limits),
@@ -181,7 +184,7 @@ impl Judges {
         self.take(violated("a replica goes on (contract 8)", format!("node {node} halts: {reason}")));
     }
 
-    /// A replica's log cannot be used after a crash.
+    /// A replica's log cannot be used, and nothing was done to it that would explain it.
     pub(super) fn on_refused(&mut self, node: NodeId, reason: &str) {
         self.take(violated(
             "a log can be used after any crash (contract 8)",
@@ -199,6 +202,30 @@ impl Judges {
         let mut marks = self.marks;
         self.cells.values().for_each(|judges| marks.add(judges.lookout.marks()));
         marks
+    }
+
+    /// A replica starts over a log in which a batch is not whole.
+    pub(super) fn on_rot_unnoticed(&mut self, node: NodeId, place: &str) {
+        self.take(violated(
+            "damage inside a log is noticed (contract 8)",
+            format!("node {node} starts although its log is rotten: {place}"),
+        ));
+    }
+
+    /// A replica whose disk was lost writes down what would be a promise.
+    pub(super) fn on_forgotten_promise(&mut self, cell: CellId, node: NodeId, head: RecordHead) {
+        self.take(violated(
+            "whoever has lost what it promised does not vote (contract 8)",
+            format!("node {node} was formatted after the birth of cell {cell} and appends {head:?}"),
+        ));
+    }
+
+    /// A replica's log has stopped, and nothing was done to the disk that would explain it.
+    pub(super) fn on_log_stopped(&mut self, node: NodeId, reason: &str) {
+        self.take(violated(
+            "a log goes on while its disk does (contract 8)",
+            format!("node {node}: {reason}"),
+        ));
     }
 
     /// Elections that were won, over all cells.

@@ -1,14 +1,26 @@
-//! The machine under a process: its disk, how fast that is, and what survives a crash.
+//! The machine under a process: its disk, how fast that is, what survives a crash, and what has become of it.
 //!
-//! Invariant: what the disk confirmed survives. Deliberately absent: disks that confirm and forget; no log can notice
-//! those (contract, point 8).
+//! Invariant: what the disk confirmed survives, unless it is known to be harmed: rotten, or lost and formatted anew.
+//! Deliberately absent: disks that confirm and forget or write elsewhere, and rot in a log's newest batches; at its end
+//! no log can tell those from a write that a crash interrupted (contract, point 8).
 
-use lockstep_wal::memory::{FaultRates, MemoryDisk, Random};
-use lockstep_wal::{Superblock, format};
+use lockstep_wal::disk::{DiskError, ShardId, Storage};
+use lockstep_wal::memory::{FaultRates, MemoryDisk, Random, Rot};
+use lockstep_wal::{Failure, Refusal, Superblock, format};
+use lockstep_wire::Incarnation;
 
 use super::plan::Plan;
 use super::schedule::{MS, Moment};
 use crate::random::{Concern, Stream};
+
+/// What cannot be mended any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Harm {
+    /// A bit has flipped.
+    Rot(Rot),
+    /// The disk was lost, and formatted anew.
+    Wiped,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -22,6 +34,10 @@ pub(super) struct Machine {
     /// Until then every operation takes this much longer.
     slow_until: Moment,
     slow_by: u64,
+    harm: Option<Harm>,
+    incarnation: Incarnation,
+    fails_at_times: bool,
+    segment_bytes: u64,
 }
 
 impl Machine {
@@ -29,15 +45,8 @@ impl Machine {
     pub(super) fn new(plan: &Plan, place: usize) -> Machine {
         let number = place as u64;
         let mut identity = Stream::new(plan.seed, Concern::Identity, number);
-        let mut disk = MemoryDisk::new();
-        let superblock = Superblock {
-            cluster: plan.cluster(),
-            node: Plan::node_id(place),
-            incarnation: lockstep_wire::Incarnation(identity.bytes_16()),
-            shards: 1,
-            segment_bytes: plan.segment_bytes,
-        };
-        format(&mut disk, &superblock).expect("a fresh disk without a bound can be formatted");
+        let incarnation = Incarnation(identity.bytes_16());
+        let disk = formatted(plan, place, incarnation);
         let mut crash = Stream::new(plan.seed, Concern::Crash, number);
         let mut machine = Machine {
             disk,
@@ -47,9 +56,79 @@ impl Machine {
             latency_mean: plan.disk_latency_mean,
             slow_until: 0,
             slow_by: 0,
+            harm: None,
+            incarnation,
+            fails_at_times: plan.disk_error_ppm > 0,
+            segment_bytes: plan.segment_bytes,
         };
         machine.set_error_rate(plan.disk_error_ppm);
         machine
+    }
+
+    /// What has become of it.
+    pub(super) fn harm(&self) -> Option<Harm> {
+        self.harm
+    }
+
+    /// The present life of its directory.
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// A bit flips; says where, if there was anything that can rot.
+    pub(super) fn rot(&mut self) -> Option<Rot> {
+        let rot = self.disk.rot_settled(ShardId(0), &mut self.chance)?;
+        self.harm = Some(Harm::Rot(rot));
+        Some(rot)
+    }
+
+    /// The disk is lost and another one formatted in its place.
+    pub(super) fn wipe(&mut self, plan: &Plan, place: usize) {
+        self.incarnation = Incarnation(self.identity.bytes_16());
+        self.disk = formatted(plan, place, self.incarnation);
+        self.set_error_rate(plan.disk_error_ppm);
+        self.harm = Some(Harm::Wiped);
+    }
+
+    /// The disk has no room for more than so many bytes beyond what is taken; or as much as anybody wants.
+    pub(super) fn set_room(&mut self, bytes: Option<u64>) {
+        let capacity = bytes.map_or(u64::MAX, |bytes| self.disk.used_bytes() + bytes);
+        self.disk.set_capacity(capacity);
+    }
+
+    /// Whether it has less room than a segment takes.
+    pub(super) fn is_full(&mut self) -> bool {
+        self.disk.free_bytes().is_ok_and(|free| free < self.segment_bytes)
+    }
+
+    /// Whether what was done to it explains that a process does not start.
+    pub(super) fn explains_refusal(&self, refusal: &Refusal) -> bool {
+        let Some(Harm::Rot(rot)) = self.harm else { return false };
+        match (rot.batch, refusal) {
+            (Some(offset), Refusal::Rot(damage)) => {
+                let is_named = damage.after.is_some() || damage.before.is_some();
+                (damage.file, damage.offset, is_named) == (rot.file, offset, true)
+            }
+            (None, Refusal::SegmentHeaderless { file }) => *file == rot.file,
+            (_, _) => false,
+        }
+    }
+
+    /// Whether a process that starts must refuse.
+    pub(super) fn must_be_refused(&self) -> bool {
+        matches!(self.harm, Some(Harm::Rot(Rot { batch: Some(_), .. })))
+    }
+
+    /// Whether what was done to it explains that a log has stopped.
+    pub(super) fn explains_failure(&self, failure: &Failure) -> bool {
+        match (failure, self.harm) {
+            (Failure::Disk { error: DiskError::Io(_), .. }, _) => self.fails_at_times,
+            (Failure::Damaged(damage), Some(Harm::Rot(rot))) => {
+                damage.file == rot.file && Some(damage.offset) == rot.batch
+            }
+            // A full disk is a state, and nothing else goes wrong by itself.
+            (Failure::Disk { .. } | Failure::Damaged(_), _) => false,
+        }
     }
 
     /// How often an operation of a running log fails.
@@ -78,4 +157,17 @@ impl Machine {
         }
         delay
     }
+}
+
+fn formatted(plan: &Plan, place: usize, incarnation: Incarnation) -> MemoryDisk {
+    let mut disk = MemoryDisk::new();
+    let superblock = Superblock {
+        cluster: plan.cluster(),
+        node: Plan::node_id(place),
+        incarnation,
+        shards: 1,
+        segment_bytes: plan.segment_bytes,
+    };
+    format(&mut disk, &superblock).expect("a fresh disk without a bound can be formatted");
+    disk
 }

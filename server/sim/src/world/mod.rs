@@ -20,9 +20,11 @@ mod socket;
 pub mod trace;
 mod workload;
 
+use std::collections::BTreeSet;
+
 use lockstep_wire::{CellId, Epoch};
 
-use crate::mark::Marks;
+use crate::mark::{Mark, Marks};
 use crate::oracle::exclusion::{Write, check_beliefs};
 use crate::oracle::{Verdict, violated};
 use crate::random::{Concern, Stream};
@@ -77,6 +79,8 @@ pub struct World {
     nemesis: Nemesis,
     /// No more faults are drawn.
     is_calm: bool,
+    /// Nodes that stay out of order when everything else is mended.
+    outcasts: BTreeSet<usize>,
     is_winding_down: bool,
     faults: u64,
     endings: u64,
@@ -100,21 +104,15 @@ impl World {
         let nodes: Vec<Node> = (0..plan.nodes).map(|place| Node::new(&plan, place, clock())).collect();
         let clients: Vec<Client> =
             (0..plan.workload.clients).map(|place| Client::new(&plan, place, 0, clock(), 0)).collect();
-        let ttl = u64::from(plan.workload.ttl_ms.1) * MS;
-        let mut nemesis = Nemesis::new(
-            Stream::new(plan.seed, Concern::Fault, 0),
-            plan.faults.clone(),
-            plan.nodes,
-            plan.workload.clients,
-            ttl,
-        );
+        let mut nemesis = Nemesis::new(&plan);
         for node in 0..plan.nodes {
-            fabric.schedule.at(node as u64 * MS, Event::Fault(Fault::Start(node)));
+            let wait = if plan.start_mean > 0 { drifts.around(plan.start_mean) } else { 0 };
+            fabric.schedule.at(node as u64 * MS + wait, Event::Fault(Fault::Start(node)));
         }
         for client in 0..clients.len() {
             fabric.schedule.at(0, Event::Wake { client });
         }
-        if let Some(gap) = nemesis.gap() {
+        if let Some(gap) = nemesis.gap(0) {
             fabric.schedule.at(gap, Event::Nemesis);
         }
         World {
@@ -125,6 +123,7 @@ impl World {
             clients,
             nemesis,
             is_calm: false,
+            outcasts: BTreeSet::new(),
             is_winding_down: false,
             faults: 0,
             endings: 0,
@@ -173,6 +172,11 @@ impl World {
     /// Whether a node's process runs and believes to lead a cell.
     pub fn claims_to_lead(&self, node: usize, cell: CellId) -> bool {
         self.nodes[node].cell(cell).is_some_and(|cell| cell.raft().is_leader())
+    }
+
+    /// Whether a process runs on a node.
+    pub fn is_running(&self, node: usize) -> bool {
+        self.nodes[node].process.is_some()
     }
 
     /// Elections that were won so far, over all cells.
@@ -244,9 +248,15 @@ impl World {
             Event::Turn { node } => self.on_turn(node),
             Event::Wake { client } => self.on_wake(client),
             Event::ResourceWrite(write) => self.on_resource_write(&write),
+            Event::Unacknowledged { wire, end, since } => {
+                if self.fabric.on_unacknowledged(wire, end, since) {
+                    self.judges.set(Mark::HalfOpen);
+                }
+            }
             Event::Fault(fault) => {
-                // What a fault began is ended by `calm_down` as well.
-                self.act(&fault);
+                if self.is_wanted(&fault) {
+                    self.act(&fault);
+                }
             }
             Event::Nemesis => self.on_nemesis(),
         }
@@ -273,6 +283,12 @@ impl World {
 
     fn on_arrive(&mut self, wire: WireId, end: End, bytes: Vec<u8>) {
         if !self.fabric.is_deliverable(wire, end) {
+            let site = self.fabric.network.site(wire, end);
+            let is_up = match site {
+                Some((Site::Node(node), _)) => !self.nodes[node].is_without_power,
+                Some((Site::Client(_), _)) | None => true,
+            };
+            self.fabric.on_undeliverable(wire, end, is_up);
             return;
         }
         let now = self.fabric.now();

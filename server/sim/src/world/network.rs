@@ -1,13 +1,23 @@
 //! The network: TCP connections over links that delay, break and are cut.
 //!
 //! Invariant: what comes out of a wire is a prefix of what went in, in order; a reset loses what was on its way,
-//! a cut link only delays it. Deliberately absent: what the bytes mean, and who decides that a link breaks.
+//! a cut link only delays it. Within a connection TCP leaves neither loss nor duplicates nor another order: a packet
+//! that was lost shows as a piece that is late, and everything behind it waits. Across connections all of that
+//! happens: two lanes overtake each other, and what was sent again over a new connection may meet what came by the old.
+//!
+//! A connection is half open when one end has given up and the other has not heard: its machine lost power, or what it
+//! sent between members stayed unacknowledged for as long as the server lets it. The other end learns of it when it
+//! sends something and the machine, up again, disowns it. Deliberately absent: what the bytes mean, who decides that a
+//! link breaks, and keep-alive probes, which take longer than a run has patience.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::schedule::{Event, MS, Moment, Schedule};
 use super::trace::{Trace, number_of};
 use crate::random::Stream;
+
+/// How long what was sent to a member may stay unacknowledged before the sender gives the connection up.
+const UNACKNOWLEDGED_MAX: u64 = 3_000 * MS;
 
 /// One connection; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,6 +72,8 @@ struct Direction {
     last_arrival: Moment,
     /// What a cut link keeps back.
     held: Vec<Parcel>,
+    /// Since when it has kept something back.
+    held_since: Moment,
 }
 
 #[derive(Debug)]
@@ -105,6 +117,8 @@ pub struct Network {
     latency_min: u64,
     /// How often a piece is late by a retransmission, in a thousand.
     late_permille: u64,
+    /// Directions in which every piece is late: until when, and by about how much.
+    lags: BTreeMap<(Site, Site), (Moment, u64)>,
 }
 
 /// What the network, the nodes and the clients have in common: time and the trace.
@@ -129,12 +143,27 @@ impl Network {
             latency_mean,
             latency_min: latency_mean / 4 + 1_000,
             late_permille,
+            lags: BTreeMap::new(),
         }
     }
 
     /// No piece is late any more.
     pub fn calm_down(&mut self) {
         self.late_permille = 0;
+        self.lags.clear();
+    }
+
+    /// Until a moment every piece in this direction is late by about so much.
+    pub fn lag(&mut self, from: Site, to: Site, until: Moment, by: u64) {
+        self.lags.insert((from, to), (until, by));
+    }
+
+    fn latency_between(&mut self, from: Site, to: Site, now: Moment) -> u64 {
+        let latency = self.latency();
+        match self.lags.get(&(from, to)) {
+            Some((until, by)) if now < *until => latency + self.stream.around(*by),
+            Some(_) | None => latency,
+        }
     }
 
     fn latency(&mut self) -> u64 {
@@ -196,7 +225,7 @@ impl Fabric {
         };
         network.wires.insert(id, wire);
         if !network.is_cut(from, acceptor) {
-            let latency = network.latency();
+            let latency = network.latency_between(from, acceptor, self.schedule.now());
             self.schedule.after(latency, Event::Dial { wire: id });
         }
         id
@@ -211,7 +240,8 @@ impl Fabric {
         if network.is_cut(from, to) {
             return;
         }
-        let at = self.schedule.now() + self.network.latency();
+        let now = self.schedule.now();
+        let at = now + self.network.latency_between(from, to, now);
         if let Some(state) = self.network.wires.get_mut(&wire) {
             state.to_dialer.last_arrival = at;
         }
@@ -266,25 +296,65 @@ impl Fabric {
     }
 
     fn convey(&mut self, wire: WireId, to: End, parcel: Parcel) {
-        let latency = self.network.latency();
+        let now = self.schedule.now();
         let Some(state) = self.network.wires.get(&wire) else { return };
         if state.is_reset {
             return;
         }
-        let is_cut = self.network.is_cut(state.site(to.other()), state.site(to));
+        let (source, target, door) = (state.site(to.other()), state.site(to), state.door);
+        let latency = self.network.latency_between(source, target, now);
+        let is_cut = self.network.is_cut(source, target);
         let Some(state) = self.network.wires.get_mut(&wire) else { return };
         let direction = state.towards(to);
         if is_cut || !direction.held.is_empty() {
+            if direction.held.is_empty() {
+                direction.held_since = now;
+                if door == Door::Peer {
+                    let end = to.other();
+                    self.schedule.after(UNACKNOWLEDGED_MAX, Event::Unacknowledged { wire, end, since: now });
+                }
+            }
             direction.held.push(parcel);
             return;
         }
-        let at = direction.last_arrival.max(self.schedule.now() + latency);
+        let at = direction.last_arrival.max(now + latency);
         direction.last_arrival = at;
         let event = match parcel {
             Parcel::Bytes(bytes) => Event::Arrive { wire, end: to, bytes },
             Parcel::Close => Event::Closed { wire, end: to },
         };
         self.schedule.at(at, event);
+    }
+
+    /// What an end has sent since then was not acknowledged: it gives the connection up, and the other end does
+    /// not know. Says whether it did.
+    pub fn on_unacknowledged(&mut self, wire: WireId, end: End, since: Moment) -> bool {
+        let Some(state) = self.network.wires.get_mut(&wire) else { return false };
+        let direction = state.towards(end.other());
+        if direction.held.is_empty() || direction.held_since != since {
+            return false;
+        }
+        direction.held.clear();
+        self.schedule.after(0, Event::Closed { wire, end });
+        true
+    }
+
+    /// Bytes came to an end that is closed. Its machine says so, unless it is not there.
+    pub fn on_undeliverable(&mut self, wire: WireId, end: End, is_machine_up: bool) {
+        let Some(state) = self.network.wires.get(&wire) else { return };
+        if state.is_reset || !state.is_open[end.other() as usize] {
+            return;
+        }
+        let door = state.door;
+        let sender = end.other();
+        if is_machine_up {
+            if !self.is_cut_towards(wire, sender) {
+                let delay = self.network.latency();
+                self.schedule.after(delay, Event::Closed { wire, end: sender });
+            }
+        } else if door == Door::Peer {
+            self.schedule.after(UNACKNOWLEDGED_MAX, Event::Closed { wire, end: sender });
+        }
     }
 
     /// Whether bytes that arrive are still wanted.

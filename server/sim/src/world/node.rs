@@ -3,7 +3,10 @@
 //! Invariant: a process that stands still does nothing, and its machine goes on: what arrives waits, what the disk was
 //! given is done. Deliberately absent: what a process does.
 
+use std::collections::BTreeSet;
+
 use lockstep_core::{Cell, Time};
+use lockstep_wal::Refusal;
 use lockstep_wal::memory::{Completion, Ticket};
 use lockstep_wire::CellId;
 
@@ -22,6 +25,8 @@ pub(super) struct Node {
     pub(super) process: Option<Process>,
     pub(super) is_paused: bool,
     pub(super) is_without_power: bool,
+    /// Cells that were born when this node's disk was lost: it is no member of them any more.
+    pub(super) lost_cells: BTreeSet<CellId>,
     lives: u64,
     next_turn: Option<Moment>,
     late: Option<LateTurn>,
@@ -52,6 +57,7 @@ impl Node {
             process: None,
             is_paused: false,
             is_without_power: false,
+            lost_cells: BTreeSet::new(),
             lives: 0,
             next_turn: None,
             late: None,
@@ -63,11 +69,13 @@ impl Node {
     }
 
     /// Starts the process over what the disk holds.
-    pub(super) fn start(&mut self, plan: &Plan, now: Moment) -> Result<(), String> {
+    pub(super) fn start(&mut self, plan: &Plan, now: Moment) -> Result<(), Refusal> {
         self.is_without_power = false;
         self.lives += 1;
         let local = Time(self.clock.read(now));
-        self.process = Some(Process::start(plan, self.place, self.lives, local, &mut self.machine)?);
+        let mut process = Process::start(plan, self.place, self.lives, local, &mut self.machine)?;
+        process.lost_cells.clone_from(&self.lost_cells);
+        self.process = Some(process);
         Ok(())
     }
 

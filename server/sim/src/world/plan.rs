@@ -36,6 +36,18 @@ pub struct FaultPlan {
     pub stops: bool,
     /// A turn is late after it has read its clock.
     pub late_turns: bool,
+    /// Links are slow for a while.
+    pub lags: bool,
+    /// Disks are full for a while.
+    pub full_disks: bool,
+    /// Bits flip on the disks of a minority.
+    pub rot: bool,
+    /// Disks of a minority are lost and formatted anew.
+    pub wipes: bool,
+    /// Clocks change their rates.
+    pub clock_rates: bool,
+    /// They come thick and fast in the first moments, when cells are born.
+    pub births: bool,
 }
 
 /// What clients do.
@@ -100,6 +112,12 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// How long faults may come.
     pub safety: Moment,
+    /// How many nodes at most, and never more than a minority, stay out of order to the end.
+    pub outcasts_max: usize,
+    /// The mean time between two faults in the first moments, where they come thick and fast.
+    pub birth_gap_mean: Moment,
+    /// The mean time after which a node starts for the first time.
+    pub start_mean: u64,
     /// What the drivers do wrong on purpose.
     pub defect: Option<Defect>,
 }
@@ -126,7 +144,34 @@ impl Plan {
         plan.faults = FaultPlan::drawn(&mut stream);
         plan.safety = stream.between(40, 80) * 1_000 * MS;
         plan.cache_bytes_max = stream.one_of(&[CACHE_BYTES_MAX, 0]);
+        plan.draw_rarities(&mut Stream::new(seed, Concern::Plan, 2));
         plan
+    }
+
+    /// What only some runs have.
+    fn draw_rarities(&mut self, stream: &mut Stream) {
+        if stream.percent(50) {
+            self.outcasts_max = stream.place(self.nodes / 2 + 1);
+        }
+        if stream.percent(5) {
+            self.cells = stream.one_of(&[3, 4]);
+        }
+        if stream.percent(4) {
+            self.workload.crowd(stream);
+        }
+        if self.faults.gap_mean.is_none() {
+            return;
+        }
+        self.faults.lags = stream.percent(30);
+        self.faults.full_disks = stream.percent(25);
+        self.faults.rot = stream.percent(25);
+        self.faults.wipes = stream.percent(20);
+        self.faults.clock_rates = self.drift_ppm_max > 0 && stream.percent(50);
+        if stream.percent(20) {
+            self.faults.births = true;
+            self.birth_gap_mean = stream.one_of(&[10 * MS, 50 * MS, 200 * MS]);
+            self.start_mean = stream.one_of(&[0, 20 * MS, 300 * MS]);
+        }
     }
 
     /// Three servers, a few clients, and nothing that goes wrong.
@@ -148,6 +193,9 @@ impl Plan {
             workload: Workload::few(),
             faults: FaultPlan::default(),
             safety: 20_000 * MS,
+            outcasts_max: 0,
+            start_mean: 0,
+            birth_gap_mean: 50 * MS,
             defect: None,
         }
     }
@@ -234,6 +282,15 @@ impl Workload {
             read_percent: stream.one_of(&[0, 10, 30]),
         }
     }
+
+    /// Many clients, each of which does little, so that a run stays affordable.
+    fn crowd(&mut self, stream: &mut Stream) {
+        self.clients = stream.place(31) + 20;
+        self.tasks = self.tasks.min(2);
+        self.sessions = 1;
+        self.ttl_ms = (5_000, 10_000);
+        self.think_mean = stream.one_of(&[1_000 * MS, 3_000 * MS]);
+    }
 }
 
 impl FaultPlan {
@@ -253,6 +310,7 @@ impl FaultPlan {
             client_pauses: stream.percent(50),
             stops: stream.percent(30),
             late_turns: stream.percent(40),
+            ..FaultPlan::default()
         }
     }
 }

@@ -4,16 +4,16 @@
 //! the clock says, the end of the turn, then everything goes out. The driver decodes frames and copies bytes and
 //! understands none of it. Deliberately absent: sockets (see `socket`), and faults, which come from outside.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lockstep_core::hello::Identity;
 use lockstep_core::{
     AppendId, Cell, ConnectionId, DrainId, Effect, Effects, Input, RecordHead, RecordKind, Report, Restore,
-    Time,
+    Span, Time,
 };
 use lockstep_wal::disk::{Action, DiskDone, DiskOp, Lane, ShardId};
 use lockstep_wal::memory::{Completion, MemoryDisk};
-use lockstep_wal::{Inspection, Log, Lsn, ReadId, ReadOutcome, claim};
+use lockstep_wal::{Failure, Inspection, Log, Lsn, ReadId, ReadOutcome, Refusal, claim};
 use lockstep_wire::{CellId, LogIndex, NodeId, Term};
 
 use super::defect::Defect;
@@ -25,6 +25,9 @@ use super::plan::Plan;
 use super::schedule::Event;
 use super::socket::{Connection, Link};
 use crate::mark::Mark;
+
+/// How often a disk that was full is tried again.
+const SPACE_PAUSE: Span = Span::from_ms(1_000);
 
 /// Something that waits to be handed to the process.
 #[derive(Debug)]
@@ -72,6 +75,14 @@ pub(super) struct Process {
     reads: BTreeMap<ReadId, LogIndex>,
     refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
     pub(super) mirrors: BTreeMap<CellId, Mirror>,
+    /// The members of each cell, as this node has stored them at its birth.
+    pub(super) manifests: BTreeMap<CellId, Vec<u8>>,
+    /// Cells that it must promise nothing to.
+    pub(super) lost_cells: BTreeSet<CellId>,
+    /// When to look again whether a disk that was full has room.
+    space_due: Option<Time>,
+    /// What was durable when it was looked last.
+    durable_then: Lsn,
     /// The newest term in which it has led each cell.
     led: BTreeMap<CellId, Term>,
     inbox: VecDeque<Arrival>,
@@ -99,24 +110,28 @@ impl Process {
     /// Starts over what the disk holds.
     ///
     /// # Errors
-    /// Why the log cannot be used.
+    /// Why the disk or its log cannot be used.
     pub(super) fn start(
         plan: &Plan,
         place: usize,
         life: u64,
         now: Time,
         machine: &mut Machine,
-    ) -> Result<Process, String> {
-        let superblock = claim(&mut machine.disk).map_err(|refusal| refusal.to_string())?;
+    ) -> Result<Process, Refusal> {
+        let superblock = claim(&mut machine.disk)?;
         let configs = plan.cell_configs(place, life, superblock.incarnation);
         let mut restores: BTreeMap<CellId, Restore> =
             configs.iter().map(|config| (config.cell, Restore::new())).collect();
         let mut mirrors: BTreeMap<CellId, Mirror> =
             configs.iter().map(|config| (config.cell, Mirror::new())).collect();
+        let mut manifests = BTreeMap::new();
         let salt = machine.identity.next_u64();
         let opened = Log::open(&mut machine.disk, &superblock, ShardId(0), salt, &mut |_, record| {
             let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
             reflect(mirrors.entry(record.cell).or_default(), head, record.payload);
+            if head.kind == RecordKind::Manifest {
+                manifests.insert(record.cell, record.payload.to_vec());
+            }
             let is_forgotten =
                 plan.defect == Some(Defect::HardStateForgotten) && head.kind == RecordKind::HardState;
             if let Some(restore) = restores.get_mut(&record.cell).filter(|_| !is_forgotten) {
@@ -126,7 +141,7 @@ impl Process {
         if plan.defect == Some(Defect::HardStateForgotten) {
             forget_hard_state(&mut restores, &mirrors);
         }
-        let (log, found) = opened.map_err(|refusal| refusal.to_string())?;
+        let (log, found) = opened?;
         let cells = configs
             .into_iter()
             .map(|config| {
@@ -153,6 +168,10 @@ impl Process {
             reads: BTreeMap::new(),
             refused_reads: VecDeque::new(),
             mirrors,
+            manifests,
+            lost_cells: BTreeSet::new(),
+            space_due: None,
+            durable_then: Lsn(0),
             led: BTreeMap::new(),
             inbox: VecDeque::new(),
             handed_out: 0,
@@ -219,10 +238,15 @@ impl Process {
         let cells = self.cells.values().map(Cell::deadline).min().unwrap_or(Time::NEVER);
         let links = self.links.values().filter(|link| !link.is_up).map(|link| link.due).min();
         TurnEnd {
-            due: cells.min(links.unwrap_or(Time::NEVER)),
+            due: cells.min(links.unwrap_or(Time::NEVER)).min(self.space_due.unwrap_or(Time::NEVER)),
             is_unfinished: !self.marked_drains.is_empty() || !self.inbox.is_empty(),
             is_over: self.is_over,
         }
+    }
+
+    /// Why its log has stopped, if it has.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.log.failure()
     }
 
     fn on_arrival(&mut self, arrival: Arrival, around: &mut Surroundings<'_>) {
@@ -323,6 +347,16 @@ impl Process {
             }
             Report::Born | Report::Refused { .. } => 0,
         };
+        match report {
+            Report::Born => around.judges.cell(cell).is_born = true,
+            Report::Refused { reason, .. } if reason.contains("formatted again") => {
+                around.judges.set(Mark::MemberReplaced);
+            }
+            Report::Leading { .. }
+            | Report::Deposed { .. }
+            | Report::Following { .. }
+            | Report::Refused { .. } => {}
+        }
         around.fabric.trace.note(now, &[20, u64::from(node.0), u64::from(cell.0), number], || {
             format!("node {node} cell {cell}: {report:?}")
         });
@@ -344,6 +378,12 @@ impl Process {
         }
         if self.is_over {
             return;
+        }
+        if self.lost_cells.contains(&cell) {
+            around.judges.on_forgotten_promise(cell, self.identity.node, head);
+        }
+        if head.kind == RecordKind::Manifest {
+            self.manifests.insert(cell, payload.to_vec());
         }
         match self.log.append(cell, head.kind, head.term, head.index, payload) {
             Ok(lsn) => {
@@ -430,6 +470,7 @@ impl Process {
     fn submit(&mut self, around: &mut Surroundings<'_>) {
         let mark = self.arrived();
         self.marked_drains.extend(self.drains.drain(..).map(|(cell, drain)| (cell, drain, mark)));
+        self.look_for_space(around);
         while let Some(op) = self.log.poll_op() {
             if op.action == Action::SyncDirectory && self.defect == Some(Defect::DirectorySyncSkipped) {
                 self.log.on_disk_done(DiskDone { op: op.id, result: Ok(&[]) });
@@ -439,6 +480,23 @@ impl Process {
         }
         if self.log.failure().is_some() {
             self.is_over = true;
+        }
+    }
+
+    /// Lets the log try a disk that was full once more every now and then.
+    fn look_for_space(&mut self, around: &mut Surroundings<'_>) {
+        if !self.log.is_short_of_space() {
+            self.space_due = None;
+            return;
+        }
+        if *self.space_due.get_or_insert(self.now + SPACE_PAUSE) <= self.now {
+            self.log.retry_space();
+            let durable = self.log.durable();
+            if durable < self.log.appended() && std::mem::replace(&mut self.durable_then, durable) == durable
+            {
+                around.judges.set(Mark::SpaceWaitedFor);
+            }
+            self.space_due = Some(self.now + SPACE_PAUSE);
         }
     }
 

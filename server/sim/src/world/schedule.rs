@@ -48,6 +48,15 @@ pub enum Event {
         /// Who learns it.
         end: End,
     },
+    /// What an end sends has not been acknowledged for as long as it waits.
+    Unacknowledged {
+        /// Over which wire.
+        wire: WireId,
+        /// Who sends.
+        end: End,
+        /// Since when.
+        since: Moment,
+    },
     /// A disk has done an operation.
     DiskDone {
         /// Of which node.

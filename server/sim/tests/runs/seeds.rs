@@ -7,7 +7,7 @@ use lockstep_sim::world::{Summary, World};
 
 #[test]
 fn one_seed_gives_one_trace() {
-    for seed in [3, 57] {
+    for seed in [58, 60] {
         let plan = Plan { safety: 5_000_000_000, ..Plan::drawn(seed) };
         let lines = |trace| World::run(plan.clone(), trace).0.lines().to_vec();
         let (first, second) = (lines(Trace::kept()), lines(Trace::kept()));
