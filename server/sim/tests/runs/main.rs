@@ -1,5 +1,6 @@
 //! Whole runs: the simulator's own promises, known-bad drivers, and scenarios from the field.
 
 mod defects;
+mod harm;
 mod scenarios;
 mod seeds;

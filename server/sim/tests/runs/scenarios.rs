@@ -10,32 +10,37 @@ use lockstep_sim::world::schedule::MS;
 use lockstep_sim::world::trace::Trace;
 use lockstep_wire::CellId;
 
-const CELL: CellId = CellId(0);
+pub(crate) const CELL: CellId = CellId(0);
 
 /// A world whose cell serves and whose clients are at work.
-fn at_work(seed: u64, shape: impl Fn(&mut Plan)) -> World {
+pub(crate) fn at_work(seed: u64, shape: impl Fn(&mut Plan)) -> World {
+    at_work_with(seed, Trace::silent(), shape)
+}
+
+/// The same, with a trace of one's own.
+pub(crate) fn at_work_with(seed: u64, trace: Trace, shape: impl Fn(&mut Plan)) -> World {
     let mut plan = Plan::quiet(seed);
     plan.workload.close_percent = 0;
     shape(&mut plan);
-    let mut world = World::new(plan, Trace::silent());
+    let mut world = World::new(plan, trace);
     pass(&mut world, 4_000);
     assert!(world.leader(CELL).is_some(), "seed {seed} has no leader after 4 s");
     world
 }
 
-fn pass(world: &mut World, ms: u64) {
+pub(crate) fn pass(world: &mut World, ms: u64) {
     if let Err(violation) = world.run_for(ms * MS) {
         panic!("{violation}");
     }
 }
 
-fn rest(mut world: World) {
+pub(crate) fn rest(mut world: World) {
     if let Err(violation) = world.come_to_rest() {
         panic!("{violation}");
     }
 }
 
-fn leader(world: &mut World) -> usize {
+pub(crate) fn leader(world: &mut World) -> usize {
     for _ in 0..100 {
         if let Some(leader) = world.leader(CELL) {
             return leader;
@@ -45,7 +50,7 @@ fn leader(world: &mut World) -> usize {
     panic!("no leader within 5 s");
 }
 
-fn links(pairs: &[(usize, usize)]) -> Cuts {
+pub(crate) fn links(pairs: &[(usize, usize)]) -> Cuts {
     let mut cuts = Cuts::new();
     for (one, other) in pairs {
         cut_both(&mut cuts, Site::Node(*one), Site::Node(*other));
