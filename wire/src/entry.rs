@@ -9,7 +9,7 @@ use crate::frame::LEVEL;
 use crate::limit::{CLIENT_ID_BYTES_MAX, NAME_BYTES_MAX, SESSIONS_PER_BATCH_MAX};
 use crate::reply::EndReason;
 use crate::request::{Acquire, Mutation};
-use crate::rows::Rows;
+use crate::rows::{Row, Rows};
 use crate::{FencingToken, Nonce, RequestId, SessionId};
 
 /// The kinds of commands; the gaps are the places of those that come later.
@@ -32,9 +32,32 @@ pub mod kind {
     pub const END_SESSIONS: u16 = 0x0021;
     /// [`super::Command::Reap`].
     pub const REAP: u16 = 0x0022;
-    // 0x0023 EndLockDelay, 0x0024 EndHold, 0x0025 SessionsSilent, 0x0026 SessionsReturned,
+    // 0x0023 EndLockDelay, 0x0024 EndHold
+    /// [`super::Command::SessionsSilent`].
+    pub const SESSIONS_SILENT: u16 = 0x0025;
+    /// [`super::Command::SessionsReturned`].
+    pub const SESSIONS_RETURNED: u16 = 0x0026;
     // 0x0027 Restored, 0x0028 EndQuiet
     // 0x0040 ChangeConfig, 0x0041 membership, 0x0042 routing rows
+}
+
+/// For how much longer a leader has not heard of a session than was logged before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// The session.
+    pub session: SessionId,
+    /// How long, in ms.
+    pub ms: u32,
+}
+
+impl Row<'_> for Silence {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.session.0);
+        out.put_u32(self.ms);
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Silence> {
+        Ok(Silence { session: SessionId(reader.u64("session")?), ms: reader.u32("ms")? })
+    }
 }
 
 /// What one log entry asks of the lock table.
@@ -87,6 +110,16 @@ pub enum Command<'a> {
     },
     /// Takes away the next slice of what ended sessions left.
     Reap,
+    /// The leader has not heard of these sessions.
+    SessionsSilent {
+        /// Which, and for how long.
+        silences: Rows<'a, Silence>,
+    },
+    /// The leader has heard of these sessions again.
+    SessionsReturned {
+        /// Which.
+        sessions: Rows<'a, SessionId>,
+    },
 }
 
 impl<'a> Command<'a> {
@@ -101,6 +134,8 @@ impl<'a> Command<'a> {
             Command::CancelWait { .. } => kind::CANCEL_WAIT,
             Command::EndSessions { .. } => kind::END_SESSIONS,
             Command::Reap => kind::REAP,
+            Command::SessionsSilent { .. } => kind::SESSIONS_SILENT,
+            Command::SessionsReturned { .. } => kind::SESSIONS_RETURNED,
         }
     }
 
@@ -140,6 +175,14 @@ impl<'a> Command<'a> {
                 assert!(ends_sessions(*reason), "{} does not end a session", reason.name());
                 assert!(sessions.len() <= SESSIONS_PER_BATCH_MAX, "a batch of sessions is within its limit");
                 out.put_u8(*reason as u8);
+                sessions.put(out);
+            }
+            Command::SessionsSilent { silences } => {
+                assert!(silences.len() <= SESSIONS_PER_BATCH_MAX, "a batch of sessions is within its limit");
+                silences.put(out);
+            }
+            Command::SessionsReturned { sessions } => {
+                assert!(sessions.len() <= SESSIONS_PER_BATCH_MAX, "a batch of sessions is within its limit");
                 sessions.put(out);
             }
         }
@@ -190,6 +233,12 @@ impl<'a> Command<'a> {
                 Command::EndSessions { reason, sessions }
             }
             kind::REAP => Command::Reap,
+            kind::SESSIONS_SILENT => {
+                Command::SessionsSilent { silences: Rows::read(reader, SESSIONS_PER_BATCH_MAX, "silences")? }
+            }
+            kind::SESSIONS_RETURNED => Command::SessionsReturned {
+                sessions: Rows::read(reader, SESSIONS_PER_BATCH_MAX, "sessions")?,
+            },
             unknown => return Err(DecodeError::UnknownKind(unknown)),
         })
     }

@@ -4,7 +4,7 @@
 //! process reports), so the real parts know nothing of it. A search of [`SEARCH_RUNS_MIN`] runs or more that misses one
 //! has failed: whatever it says about rules, it has not tried them. Deliberately absent: how often is often enough.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use lockstep_core::table::{Answer, Outcome};
@@ -88,6 +88,12 @@ marks! {
     ReapedInSlices => "a slice of reaping left something for the next",
     /// Sessions: an expired session's lock went to whoever waited.
     PromotedByExpiry => "an expiry promoted a waiter",
+    /// Sessions: a leader has logged that it has not heard of one.
+    SilenceLogged => "a session's silence was logged",
+    /// Sessions: a leader has added to the silence that an earlier one had logged.
+    SilenceContinued => "silence that one leader had logged went on under another",
+    /// Sessions: one whose silence was logged has been heard again.
+    SilentReturned => "a silent session returned",
     /// Waits: a timeout has promoted somebody behind.
     PromotedByTimeout => "a timeout promoted a waiter",
     /// Waits: a cancel has promoted somebody behind.
@@ -171,6 +177,8 @@ pub struct Lookout {
     waiting: BTreeSet<(SessionId, RequestId)>,
     /// The term of the entry that left something to be reaped; none when nothing is left.
     unreaped: Option<Term>,
+    /// The terms in which silence of sessions was last logged.
+    silent: BTreeMap<SessionId, Term>,
 }
 
 impl Lookout {
@@ -216,6 +224,19 @@ impl Lookout {
             }
             Command::EndSessions { reason, .. } => self.on_end(term, *reason, outcomes),
             Command::Reap => self.on_reap(term, outcomes),
+            Command::SessionsSilent { silences } => {
+                for silence in silences.iter() {
+                    self.marks.set(Mark::SilenceLogged);
+                    let before = self.silent.insert(silence.session, term);
+                    self.set_if(before.is_some_and(|before| before != term), Mark::SilenceContinued);
+                }
+            }
+            Command::SessionsReturned { sessions } => {
+                for session in sessions.iter() {
+                    let was_silent = self.silent.remove(&session).is_some();
+                    self.set_if(was_silent, Mark::SilentReturned);
+                }
+            }
         }
     }
 

@@ -56,12 +56,14 @@ fn parts() -> impl Strategy<Value = Parts> {
 fn with_command(parts: &Parts, check: impl FnOnce(Command<'_>)) {
     let seen: Vec<RequestId> = parts.ids.iter().copied().map(RequestId).collect();
     let sessions: Vec<SessionId> = parts.ids.iter().copied().map(SessionId).collect();
+    let silences: Vec<Silence> =
+        sessions.iter().map(|session| Silence { session: *session, ms: parts.short[1] }).collect();
     let names = [parts.text.as_str()];
     let [session, request_id, acquire_id, last] = parts.numbers;
     let mutation =
         Mutation { session: SessionId(session), request_id: RequestId(request_id), seen: Rows::Slice(&seen) };
     let acquire_id = RequestId(acquire_id);
-    check(match parts.pick % 8 {
+    check(match parts.pick % 10 {
         0 => Command::Blank,
         1 => {
             Command::OpenSession { client_id: &parts.text, ttl_ms: parts.short[0], nonce: Nonce(parts.nonce) }
@@ -85,6 +87,8 @@ fn with_command(parts: &Parts, check: impl FnOnce(Command<'_>)) {
             reason: if parts.is_shared { EndReason::Expired } else { EndReason::Closed },
             sessions: Rows::Slice(&sessions),
         },
+        7 => Command::SessionsSilent { silences: Rows::Slice(&silences) },
+        8 => Command::SessionsReturned { sessions: Rows::Slice(&sessions) },
         _ => Command::Reap,
     });
 }
@@ -140,6 +144,8 @@ fn unknown_levels_kinds_and_reasons_are_refused_by_name() {
     assert_eq!(Command::decode(&[1, 0, 0x21, 0, 0, 0, 0]), Err(DecodeError::Invalid("reason")));
     assert_eq!(Command::decode(&[1]), Err(DecodeError::Truncated("feature_level")));
     assert_eq!(Command::decode(&[1, 0, 0x21, 0, 2, 1, 4]), Err(DecodeError::TooLarge("sessions")));
+    assert_eq!(Command::decode(&[1, 0, 0x25, 0, 1, 4]), Err(DecodeError::TooLarge("silences")));
+    assert_eq!(Command::decode(&[1, 0, 0x26, 0, 1, 4]), Err(DecodeError::TooLarge("sessions")));
 }
 
 #[test]
@@ -203,6 +209,14 @@ fn the_bytes_of_level_1_are_pinned() {
             "010021000201002a00000000000000".to_owned(),
         ),
         (Command::Reap, "01002200".to_owned()),
+        (
+            Command::SessionsSilent { silences: Rows::Slice(&[Silence { session, ms: 1_000 }]) },
+            "0100250001002a00000000000000e8030000".to_owned(),
+        ),
+        (
+            Command::SessionsReturned { sessions: Rows::Slice(&[session]) },
+            "0100260001002a00000000000000".to_owned(),
+        ),
     ];
     for (command, bytes) in golden {
         assert_eq!(hex(&encoded(&command)), bytes, "{command:?}");

@@ -48,6 +48,8 @@ fn the_document_has_every_kind_of_log_entry() {
         entry::kind::CANCEL_WAIT,
         entry::kind::END_SESSIONS,
         entry::kind::REAP,
+        entry::kind::SESSIONS_SILENT,
+        entry::kind::SESSIONS_RETURNED,
     ] {
         assert!(section.contains(&format!("\n| {kind:#06x} | ")), "{kind:#06x}");
     }

@@ -3,7 +3,7 @@
 //! Invariant: every command has its arm here; none is ignored. Deliberately absent: decoding, which has refused
 //! already what this build does not know.
 
-use lockstep_wire::entry::Command;
+use lockstep_wire::entry::{Command, Silence};
 use lockstep_wire::{LogIndex, Nonce, RequestId, SessionId};
 
 use super::cell::Table;
@@ -36,6 +36,18 @@ impl Table {
                 self.apply_end_sessions(*reason, sessions.iter(), out);
             }
             Command::Reap => self.reap_slice(out),
+            Command::SessionsSilent { silences } => {
+                for silence in silences.iter() {
+                    self.add_silence(silence);
+                }
+            }
+            Command::SessionsReturned { sessions } => {
+                for session in sessions.iter() {
+                    if let Ok(slot) = self.live_session(session) {
+                        self.set_silence(slot, 0);
+                    }
+                }
+            }
         }
         if self.needs_reaping() {
             out.push(Outcome::ReapNeeded);
@@ -71,7 +83,9 @@ impl Table {
             | Command::OpenSession { .. }
             | Command::CancelWait { .. }
             | Command::EndSessions { .. }
-            | Command::Reap => None,
+            | Command::Reap
+            | Command::SessionsSilent { .. }
+            | Command::SessionsReturned { .. } => None,
         }
     }
 
@@ -86,11 +100,23 @@ impl Table {
             Command::Cancel { mutation, acquire_id } => {
                 check_request_id(mutation.request_id).and_then(|()| cancel_shape(mutation, *acquire_id))
             }
-            Command::Blank | Command::CancelWait { .. } | Command::EndSessions { .. } | Command::Reap => {
-                Ok(())
-            }
+            Command::Blank
+            | Command::CancelWait { .. }
+            | Command::EndSessions { .. }
+            | Command::Reap
+            | Command::SessionsSilent { .. }
+            | Command::SessionsReturned { .. } => Ok(()),
         };
         shape.err()
+    }
+
+    /// More than its TTL says no more than its TTL.
+    fn add_silence(&mut self, silence: Silence) {
+        if let Ok(slot) = self.live_session(silence.session) {
+            let session = &self.sessions[slot];
+            let silence_ms = session.silence_ms.saturating_add(silence.ms).min(session.ttl_ms);
+            self.set_silence(slot, silence_ms);
+        }
     }
 
     fn client_id_shape(&self, client_id: &str) -> Result<(), Answer> {
@@ -104,11 +130,12 @@ impl Table {
     }
 
     fn open_session(&mut self, client_id: &str, ttl_ms: u32, nonce: Nonce) -> Outcome {
-        if let Some(slot) = self.sessions_by_nonce.get(&nonce) {
-            let session = &self.sessions[*slot];
-            if *session.client_id != *client_id {
+        if let Some(slot) = self.sessions_by_nonce.get(&nonce).copied() {
+            if *self.sessions[slot].client_id != *client_id {
                 return Outcome::OpenRefused { answer: Answer::Invalid("nonce") };
             }
+            self.set_silence(slot, 0);
+            let session = &self.sessions[slot];
             return Outcome::Opened { session: session.id, ttl_ms: session.ttl_ms, is_new: false };
         }
         if let Err(answer) = self.client_id_shape(client_id) {
@@ -127,6 +154,7 @@ impl Table {
             identity: record::identity(id, client_id, ttl_ms, nonce),
             ended: None,
             reap_place: 0,
+            silence_ms: 0,
             highest: RequestId(0),
             gaps: Vec::new(),
             claims: Vec::new(),

@@ -177,6 +177,12 @@ impl Table {
         self.change_session(slot, |session| session.highest = highest);
     }
 
+    pub(crate) fn set_silence(&mut self, slot: SessionSlot, silence_ms: u32) {
+        if self.sessions[slot].silence_ms != silence_ms {
+            self.change_session(slot, |session| session.silence_ms = silence_ms);
+        }
+    }
+
     pub(crate) fn add_gap(&mut self, slot: SessionSlot, gap: RequestId) {
         let session = &mut self.sessions[slot];
         self.digest.add(session.gap_fact(gap));

@@ -63,6 +63,8 @@ pub(crate) struct Session {
     pub(crate) ended: Option<EndReason>,
     /// Its place in the reap queue, once ended.
     pub(crate) reap_place: u64,
+    /// For how long leaders have not heard of it, as far as that was logged; at most its TTL.
+    pub(crate) silence_ms: u32,
     /// The highest request id that was consumed.
     pub(crate) highest: RequestId,
     /// The ids below it that were not; ascending.
@@ -191,7 +193,10 @@ impl Session {
 
     pub(crate) fn fact(&self) -> u64 {
         let ended = self.ended.map_or(0, |reason| reason as u64 + 1);
-        digest::fact(Fact::Session, &[self.identity, self.highest.0, ended, self.reap_place])
+        digest::fact(
+            Fact::Session,
+            &[self.identity, self.highest.0, ended, self.reap_place, u64::from(self.silence_ms)],
+        )
     }
 
     pub(crate) fn gap_fact(&self, gap: RequestId) -> u64 {

@@ -173,6 +173,11 @@ impl<'a> SessionReading<'a> {
         self.table.sessions[self.slot].ttl_ms
     }
 
+    /// For how long leaders have not heard of it, as far as that was logged, in ms; at most its TTL.
+    pub fn silence_ms(&self) -> u32 {
+        self.table.sessions[self.slot].silence_ms
+    }
+
     /// What people see of the client.
     pub fn client_id(&self) -> &'a str {
         &self.table.sessions[self.slot].client_id

@@ -19,6 +19,8 @@ pub struct SessionStep {
     pub slot: SessionSlot,
     /// Its TTL, in ms.
     pub ttl_ms: u32,
+    /// For how long leaders have not heard of it, as far as that was logged, in ms.
+    pub silence_ms: u32,
 }
 
 /// A wait of a live session that a walk met.
@@ -45,7 +47,8 @@ impl Table {
         let stop = cursor.saturating_add(slots_max).min(end);
         for slot in (cursor..stop).map(SessionSlot::new) {
             if let Some(session) = self.sessions.get(slot).filter(|session| session.is_live()) {
-                visit(SessionStep { session: session.id, slot, ttl_ms: session.ttl_ms });
+                let (ttl_ms, silence_ms) = (session.ttl_ms, session.silence_ms);
+                visit(SessionStep { session: session.id, slot, ttl_ms, silence_ms });
             }
         }
         (stop < end).then_some(stop)

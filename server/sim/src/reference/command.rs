@@ -25,7 +25,9 @@ impl Model {
         let existing = self.sessions.iter().find(|session| session.nonce == Some(nonce));
         let refusal = match existing {
             Some(session) if session.client_id == client_id => {
-                out.push(Outcome::Opened { session: session.id, ttl_ms: session.ttl_ms, is_new: false });
+                let (session, ttl_ms) = (session.id, session.ttl_ms);
+                self.session_mut(session).silence_ms = 0;
+                out.push(Outcome::Opened { session, ttl_ms, is_new: false });
                 return;
             }
             Some(_) => Some(Answer::Invalid("nonce")),
@@ -50,6 +52,7 @@ impl Model {
             ttl_ms,
             nonce: Some(nonce),
             ended: None,
+            silence_ms: 0,
             highest: 0,
             gaps: Vec::new(),
             outcomes: Vec::new(),

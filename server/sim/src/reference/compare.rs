@@ -91,6 +91,7 @@ pub fn compare_session(table: &Table, model: &Model, id: SessionId) -> Result<()
         SessionState {
             ttl_ms: reading.ttl_ms(),
             client_id: reading.client_id().to_owned(),
+            silence_ms: u64::from(reading.silence_ms()),
             next_request_id: reading.next_request_id(),
             claims,
         }

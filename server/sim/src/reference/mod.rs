@@ -41,6 +41,7 @@ pub(crate) struct Session {
     pub(crate) ttl_ms: u32,
     pub(crate) nonce: Option<Nonce>,
     pub(crate) ended: Option<EndReason>,
+    pub(crate) silence_ms: u64,
     pub(crate) highest: u64,
     pub(crate) gaps: Vec<u64>,
     pub(crate) outcomes: Vec<Kept>,
@@ -175,6 +176,20 @@ impl Model {
                 self.end_sessions(*reason, &ids, &mut out);
             }
             Command::Reap => self.reap_slice(&mut out),
+            Command::SessionsSilent { silences } => {
+                for silence in
+                    silences.iter().filter(|silence| self.is_live(silence.session)).collect::<Vec<_>>()
+                {
+                    let session = self.session_mut(silence.session);
+                    let silence_ms = session.silence_ms + u64::from(silence.ms);
+                    session.silence_ms = silence_ms.min(u64::from(session.ttl_ms));
+                }
+            }
+            Command::SessionsReturned { sessions } => {
+                for id in sessions.iter().filter(|id| self.is_live(*id)).collect::<Vec<_>>() {
+                    self.session_mut(id).silence_ms = 0;
+                }
+            }
         }
         if !self.reap_queue.is_empty() || !self.marks.is_empty() {
             out.push(Outcome::ReapNeeded);

@@ -66,6 +66,8 @@ pub struct SessionState {
     pub ttl_ms: u32,
     /// Of whoever opened it.
     pub client_id: String,
+    /// For how long leaders have not heard of it.
+    pub silence_ms: u64,
     /// The lowest id it has not used.
     pub next_request_id: RequestId,
     /// What it holds and waits for: acquire id, owner, mode, token, fence, name; in the order of the ids.
@@ -159,6 +161,7 @@ impl Model {
         Ok(SessionState {
             ttl_ms: record.ttl_ms,
             client_id: record.client_id.clone(),
+            silence_ms: record.silence_ms,
             next_request_id: RequestId(record.highest + 1),
             claims,
         })
@@ -199,7 +202,9 @@ impl Model {
             | Command::OpenSession { .. }
             | Command::CancelWait { .. }
             | Command::EndSessions { .. }
-            | Command::Reap => return None,
+            | Command::Reap
+            | Command::SessionsSilent { .. }
+            | Command::SessionsReturned { .. } => return None,
         };
         if let Some(refusal) = self.early_refusal(&mutation, shape) {
             return Some(refusal);

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use lockstep_core::table::{Answer, Limits, Outcome, Outcomes, Table};
-use lockstep_wire::entry::Command;
+use lockstep_wire::entry::{Command, Silence};
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::{Acquire, Mode, Mutation};
 use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, Owner, RequestId, Rows, SessionId};
@@ -48,6 +48,12 @@ enum Spoken {
         sessions: Vec<SessionId>,
     },
     Reap,
+    Silent {
+        silences: Vec<Silence>,
+    },
+    Returned {
+        sessions: Vec<SessionId>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -109,6 +115,10 @@ impl Spoken {
             }
             Spoken::EndSessions { reason, sessions } => {
                 act(&Command::EndSessions { reason: *reason, sessions: Rows::Slice(sessions) })
+            }
+            Spoken::Silent { silences } => act(&Command::SessionsSilent { silences: Rows::Slice(silences) }),
+            Spoken::Returned { sessions } => {
+                act(&Command::SessionsReturned { sessions: Rows::Slice(sessions) })
             }
         }
     }
@@ -235,7 +245,9 @@ impl Speaker {
                 let (session, acquire_id, _) = self.some_acquire();
                 Spoken::CancelWait { session, acquire_id }
             }
-            91..=95 => self.end_sessions(),
+            91..=94 => self.end_sessions(),
+            95 => self.silence(),
+            96 => Spoken::Returned { sessions: self.some_sessions() },
             _ => Spoken::Reap,
         }
     }
@@ -360,14 +372,23 @@ impl Speaker {
 
     fn end_sessions(&mut self) -> Spoken {
         let reason = if self.stream.percent(50) { EndReason::Expired } else { EndReason::Closed };
+        Spoken::EndSessions { reason, sessions: self.some_sessions() }
+    }
+
+    fn some_sessions(&mut self) -> Vec<SessionId> {
         let count = self.stream.between(0, 3);
-        let sessions = (0..count)
-            .map(|_| {
-                let at = self.session();
-                self.sessions[at]
-            })
-            .collect();
-        Spoken::EndSessions { reason, sessions }
+        let draw = |_| {
+            let at = self.session();
+            self.sessions[at]
+        };
+        (0..count).map(draw).collect()
+    }
+
+    fn silence(&mut self) -> Spoken {
+        let sessions = self.some_sessions();
+        let mut ms = || u32::try_from(self.stream.below(3_000)).expect("it is small");
+        let silences = sessions.into_iter().map(|session| Silence { session, ms: ms() }).collect();
+        Spoken::Silent { silences }
     }
 
     fn learn(&mut self, spoken: &Spoken, outcomes: &Outcomes) {

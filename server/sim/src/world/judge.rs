@@ -267,7 +267,10 @@ impl CellJudges {
     /// Names whose holders a command may have changed.
     fn touched(&self, command: &Command<'_>) -> Vec<String> {
         match command {
-            Command::Blank | Command::OpenSession { .. } => Vec::new(),
+            Command::Blank
+            | Command::OpenSession { .. }
+            | Command::SessionsSilent { .. }
+            | Command::SessionsReturned { .. } => Vec::new(),
             Command::Acquire(acquire) => acquire.names.iter().map(str::to_owned).collect(),
             Command::Release { name, .. } => vec![(*name).to_owned()],
             Command::Cancel { .. }

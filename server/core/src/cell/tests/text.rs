@@ -19,6 +19,8 @@ pub(super) fn command(command: &Command<'_>) -> String {
             format!("end {} {}", reason.name(), sessions.len())
         }
         Command::Reap => "reap".to_owned(),
+        Command::SessionsSilent { silences } => format!("silent {}", silences.len()),
+        Command::SessionsReturned { sessions } => format!("returned {}", sessions.len()),
     }
 }
 

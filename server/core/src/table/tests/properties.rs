@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_wire::entry::Command;
+use lockstep_wire::entry::{Command, Silence};
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::{Acquire, Mode, Mutation};
 use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, Owner, RequestId, Rows, SessionId};
@@ -51,6 +51,13 @@ enum Step {
         who: Vec<u8>,
         is_closed: bool,
     },
+    Silent {
+        who: u8,
+        ms: u32,
+    },
+    Returned {
+        who: u8,
+    },
     Reap,
     Blank,
 }
@@ -87,6 +94,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any::<u8>(), 0u8..6).prop_map(|(who, back)| Step::CancelWait { who, back }),
         1 => (prop::collection::vec(any::<u8>(), 1..4), any::<bool>())
             .prop_map(|(who, is_closed)| Step::End { who, is_closed }),
+        1 => (any::<u8>(), 0u32..4_000).prop_map(|(who, ms)| Step::Silent { who, ms }),
+        1 => any::<u8>().prop_map(|who| Step::Returned { who }),
         2 => Just(Step::Reap),
         1 => Just(Step::Blank),
     ]
@@ -205,6 +214,14 @@ impl Run {
                 let reason = if *is_closed { EndReason::Closed } else { EndReason::Expired };
                 let ids: Vec<SessionId> = who.iter().map(|who| self.session(*who)).collect();
                 self.apply(&Command::EndSessions { reason, sessions: Rows::Slice(&ids) });
+            }
+            Step::Silent { who, ms } => {
+                let silences = [Silence { session: self.session(*who), ms: *ms }];
+                self.apply(&Command::SessionsSilent { silences: Rows::Slice(&silences) });
+            }
+            Step::Returned { who } => {
+                let sessions = [self.session(*who)];
+                self.apply(&Command::SessionsReturned { sessions: Rows::Slice(&sessions) });
             }
             Step::Reap => drop(self.apply(&Command::Reap)),
             Step::Blank => drop(self.apply(&Command::Blank)),

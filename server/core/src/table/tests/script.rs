@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use lockstep_wire::entry::Command;
+use lockstep_wire::entry::{Command, Silence};
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::{Acquire, Mode, Mutation};
 use lockstep_wire::{Epoch, FencingToken, Nonce, Owner, RequestId, Rows, SessionId};
@@ -108,6 +108,17 @@ impl Script {
                 let sessions = Rows::Slice(&ids);
                 self.table.apply(index, &Command::EndSessions { reason, sessions }, &mut out);
             }
+            ["silent", ms, ref names @ ..] => {
+                let silence = |name: &&str| Silence { session: self.id(name), ms: ms.parse().unwrap() };
+                let silences: Vec<Silence> = names.iter().map(silence).collect();
+                let command = Command::SessionsSilent { silences: Rows::Slice(&silences) };
+                self.table.apply(index, &command, &mut out);
+            }
+            ["returned", ref names @ ..] => {
+                let ids: Vec<SessionId> = names.iter().map(|name| self.id(name)).collect();
+                let command = Command::SessionsReturned { sessions: Rows::Slice(&ids) };
+                self.table.apply(index, &command, &mut out);
+            }
             ["reap"] => self.table.apply(index, &Command::Reap, &mut out),
             ["blank"] => self.table.apply(index, &Command::Blank, &mut out),
             _ => {
@@ -196,7 +207,12 @@ impl Script {
         let mut trace = String::new();
         match self.table.session(self.id(name)) {
             Ok(session) => {
-                writeln!(trace, "  ttl {} next {}", session.ttl_ms(), session.next_request_id()).unwrap();
+                let silence = match session.silence_ms() {
+                    0 => String::new(),
+                    ms => format!(" silent for {ms}"),
+                };
+                let (ttl_ms, next) = (session.ttl_ms(), session.next_request_id());
+                writeln!(trace, "  ttl {ttl_ms} next {next}{silence}").unwrap();
                 for claim in session.claims() {
                     writeln!(
                         trace,

@@ -317,3 +317,82 @@ fn a_promotion_over_the_bound_is_marked_and_continued() {
         "#]],
     );
 }
+
+#[test]
+fn silence_adds_up_to_the_ttl_at_most_and_only_a_return_or_an_open_ends_it() {
+    check(
+        "
+        open A ttl=2000
+        open B ttl=5000
+        A acquire 1 job x
+        silent 700 A B A
+        session A
+        silent 700 A
+        session A
+        silent 4294967295 B
+        session B
+        A acquire 2 other x
+        session A
+        returned A 99
+        session A
+        silent 300 A
+        open C nonce=A
+        session A
+        open A ttl=2000
+        session A
+        expire B
+        silent 300 B 99
+        returned B
+        session B
+        ",
+        expect![[r#"
+            open A ttl=2000
+              opened 1 ttl 2000
+            open B ttl=5000
+              opened 2 ttl 5000
+            A acquire 1 job x
+              A.1 GRANTED token 3 fence 3 holders 1
+            silent 700 A B A
+            session A
+              ttl 2000 next 2 silent for 1400
+              1 /ls/t/job exclusive 3
+            silent 700 A
+            session A
+              ttl 2000 next 2 silent for 2000
+              1 /ls/t/job exclusive 3
+            silent 4294967295 B
+            session B
+              ttl 5000 next 1 silent for 5000
+            A acquire 2 other x
+              A.2 GRANTED token 7 fence 7 holders 1
+            session A
+              ttl 2000 next 3 silent for 2000
+              1 /ls/t/job exclusive 3
+              2 /ls/t/other exclusive 7
+            returned A 99
+            session A
+              ttl 2000 next 3
+              1 /ls/t/job exclusive 3
+              2 /ls/t/other exclusive 7
+            silent 300 A
+            open C nonce=A
+              refused INVALID nonce
+            session A
+              ttl 2000 next 3 silent for 300
+              1 /ls/t/job exclusive 3
+              2 /ls/t/other exclusive 7
+            open A ttl=2000
+              opened 1 ttl 2000 existing
+            session A
+              ttl 2000 next 3
+              1 /ls/t/job exclusive 3
+              2 /ls/t/other exclusive 7
+            expire B
+              gone B: expired, released 0 []
+            silent 300 B 99
+            returned B
+            session B
+              SESSION_EXPIRED
+        "#]],
+    );
+}
