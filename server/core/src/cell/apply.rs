@@ -7,16 +7,26 @@ use std::collections::VecDeque;
 
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::{Attached, EndReason, Event, KeptAlive, Refusal, Reply};
+use lockstep_wire::request::SessionProof;
 use lockstep_wire::{LogIndex, RequestId, Rows, SessionId, Status};
 
 use super::Cell;
 use super::calls::Call;
 use super::digest::DigestBook;
+use super::lease::{Leases, Renewal};
 use super::question::Question;
 use super::view;
 use crate::effect::{ConnectionId, Effects};
+use crate::raft::Urgency;
 use crate::table::{Answer, Outcome, Outcomes, SessionSlot, Table};
 use crate::time::{Span, Time};
+
+/// A session that an entry has opened or found.
+struct Opened {
+    session: SessionId,
+    ttl_ms: u32,
+    is_new: bool,
+}
 
 impl Cell {
     /// Carries on with everything that the last input made possible.
@@ -31,7 +41,7 @@ impl Cell {
         while !self.is_halted
             && let Some((call, question)) = self.questions.poll_answerable(self.table.applied())
         {
-            self.answer_question(call, question, fx);
+            self.answer_question(call, question, now, fx);
         }
     }
 
@@ -42,6 +52,9 @@ impl Cell {
             Ok(command) => {
                 note_ending(&self.table, &command, &mut self.ending);
                 self.table.apply(index, &command, &mut self.outcomes);
+                if self.tenure.is_serving() {
+                    extend_returned(&self.table, &command, &mut self.leases);
+                }
             }
             Err(error) => {
                 let cell = self.config.cell;
@@ -72,7 +85,9 @@ impl Cell {
             Outcome::Reply { session, request_id, answer } => {
                 self.route(index, session, request_id, answer, fx);
             }
-            Outcome::Opened { session, ttl_ms, is_new } => self.on_opened(index, session, ttl_ms, is_new, fx),
+            Outcome::Opened { session, ttl_ms, is_new } => {
+                self.on_opened(index, Opened { session, ttl_ms, is_new }, now, fx);
+            }
             Outcome::OpenRefused { answer } => {
                 if let Some(call) = self.calls.take_opening(index) {
                     answer_with(self, call, answer, fx);
@@ -134,14 +149,8 @@ impl Cell {
         }
     }
 
-    fn on_opened(
-        &mut self,
-        index: LogIndex,
-        session: SessionId,
-        ttl_ms: u32,
-        is_new: bool,
-        fx: &mut Effects,
-    ) {
+    fn on_opened(&mut self, index: LogIndex, opened: Opened, now: Time, fx: &mut Effects) {
+        let Opened { session, ttl_ms, is_new } = opened;
         let call = self.calls.take_opening(index);
         let reading = self.table.session(session).expect("an opened session is there");
         let (slot, next_request_id) = (reading.slot(), reading.next_request_id());
@@ -152,12 +161,26 @@ impl Cell {
         let Some(call) = call else { return };
         self.attach(session, slot, call, fx);
         // The entry of this call was committed in this term, which is as good as a round; but a session
-        // whose end is on its way must not be acknowledged.
-        if self.leases.renew(slot, ttl) {
-            self.answer(call, &Reply::Opened { session, ttl_ms, next_request_id }, fx);
-        } else {
-            self.refuse(call, Status::OutcomeUnknown, "the session is about to end; open it again", fx);
+        // whose end, or more of its silence, is on its way must not be acknowledged.
+        match self.renew(slot) {
+            Renewal::Renewed => {
+                self.answer(call, &Reply::Opened { session, ttl_ms, next_request_id }, fx);
+            }
+            Renewal::Doomed => {
+                self.refuse(call, Status::OutcomeUnknown, "the session is about to end; open it again", fx);
+            }
+            Renewal::Silent => {
+                self.begin_return(&[session], now, fx);
+                self.refuse(call, Status::OutcomeUnknown, "the session was silent; open it again", fx);
+            }
         }
+    }
+
+    /// Gives the live session in a slot a whole TTL, if it may be acknowledged now.
+    fn renew(&mut self, slot: SessionSlot) -> Renewal {
+        let session = self.table.session_at(slot).expect("who is acknowledged lives");
+        let ttl = Span::from_ms(u64::from(session.ttl_ms()));
+        self.leases.renew(slot, ttl, session.silence_ms() > 0, self.table.applied())
     }
 
     fn on_session_ended(
@@ -220,33 +243,15 @@ impl Cell {
         self.attachments.connection(session, self.table.slot_of(session)?)
     }
 
-    fn answer_question(&mut self, call: Call, question: Question, fx: &mut Effects) {
+    fn answer_question(&mut self, call: Call, question: Question, now: Time, fx: &mut Effects) {
         match question {
-            Question::KeepAlive { count } => self.acknowledge(call, count, fx),
-            Question::Attach(proofs) => {
-                let rows: Vec<Attached> = proofs
-                    .iter()
-                    .map(|proof| match self.table.session(proof.session) {
-                        Ok(session) if session.is_opened_by(&proof.nonce) => {
-                            let (slot, ttl_ms) = (session.slot(), session.ttl_ms());
-                            let next_request_id = session.next_request_id();
-                            self.attach(proof.session, slot, call, fx);
-                            match self.leases.renew(slot, Span::from_ms(u64::from(ttl_ms))) {
-                                true => Attached {
-                                    session: proof.session,
-                                    status: Status::Ok,
-                                    ttl_ms,
-                                    next_request_id,
-                                },
-                                false => Attached::refused(proof.session, Status::OutcomeUnknown),
-                            }
-                        }
-                        Ok(_) => Attached::refused(proof.session, Status::Denied),
-                        Err(answer) => Attached::refused(proof.session, answer.status()),
-                    })
-                    .collect();
-                self.answer(call, &Reply::Attached(Rows::Slice(&rows)), fx);
+            Question::KeepAlive { count } => self.acknowledge(call, count, now, fx),
+            Question::Returned(sessions) => {
+                let rows: Vec<KeptAlive> =
+                    sessions.iter().filter_map(|id| self.acknowledge_one(call, *id).ok().flatten()).collect();
+                self.answer(call, &Reply::KeptAlive(Rows::Slice(&rows)), fx);
             }
+            Question::Attach(proofs) => self.answer_attach(call, proofs, now, fx),
             Question::Lock(name) => view::lock(self, call, &name, fx),
             Question::Token { name, token, session } => {
                 let checked = self.table.check(&name, token, session);
@@ -265,29 +270,120 @@ impl Cell {
         }
     }
 
-    /// Acknowledges the beats that a round has confirmed. A session whose end is on its way has no row.
-    fn acknowledge(&mut self, call: Call, count: usize, fx: &mut Effects) {
-        let mut rows = std::mem::take(&mut self.kept_alive);
-        for _ in 0..count {
-            let session = self.questions.take_beating();
-            let (status, ttl_ms) = match self.table.session(session) {
-                Ok(reading) => {
+    /// Answers an attach, or has it wait until those of its sessions that were silent have returned.
+    fn answer_attach(&mut self, call: Call, proofs: Box<[SessionProof]>, now: Time, fx: &mut Effects) {
+        let mut rows = Vec::with_capacity(proofs.len());
+        let mut silent = Vec::new();
+        for proof in &proofs {
+            let session = proof.session;
+            let row = match self.table.session(session) {
+                Ok(reading) if reading.is_opened_by(&proof.nonce) => {
                     let (slot, ttl_ms) = (reading.slot(), reading.ttl_ms());
-                    if !self.attachments.is_attached(session, slot, call.connection) {
-                        (Status::NotAttached, 0)
-                    } else if self.leases.renew(slot, Span::from_ms(u64::from(ttl_ms))) {
-                        (Status::Ok, ttl_ms)
-                    } else {
-                        continue;
+                    let next_request_id = reading.next_request_id();
+                    self.attach(session, slot, call, fx);
+                    match self.renew(slot) {
+                        Renewal::Renewed => Attached { session, status: Status::Ok, ttl_ms, next_request_id },
+                        Renewal::Doomed => Attached::refused(session, Status::OutcomeUnknown),
+                        Renewal::Silent => {
+                            silent.push(session);
+                            Attached::refused(session, Status::OutcomeUnknown)
+                        }
                     }
                 }
-                Err(answer) => (answer.status(), 0),
+                Ok(_) => Attached::refused(session, Status::Denied),
+                Err(answer) => Attached::refused(session, answer.status()),
             };
-            rows.push(KeptAlive { session, status, ttl_ms });
+            rows.push(row);
         }
-        self.answer(call, &Reply::KeptAlive(Rows::Slice(&rows)), fx);
+        if silent.is_empty() || !self.wait_for_return(&silent, call, Question::Attach(proofs), now, fx) {
+            self.answer(call, &Reply::Attached(Rows::Slice(&rows)), fx);
+        }
+    }
+
+    /// Acknowledges the beats that a round has confirmed. A session whose end is on its way has no row; nor has one
+    /// whose return is, when there is something to say of others: their beats wait for no entry.
+    fn acknowledge(&mut self, call: Call, count: usize, now: Time, fx: &mut Effects) {
+        let mut rows = std::mem::take(&mut self.kept_alive);
+        let mut silent = Vec::new();
+        for _ in 0..count {
+            let session = self.questions.take_beating();
+            match self.acknowledge_one(call, session) {
+                Ok(row) => rows.extend(row),
+                Err(session) => silent.push(session),
+            }
+        }
+        let waits = !silent.is_empty() && {
+            let question = Question::Returned(silent.clone().into());
+            match rows.is_empty() {
+                true => self.wait_for_return(&silent, call, question, now, fx),
+                false => {
+                    self.begin_return(&silent, now, fx);
+                    false
+                }
+            }
+        };
+        if !waits {
+            self.answer(call, &Reply::KeptAlive(Rows::Slice(&rows)), fx);
+        }
         rows.clear();
         self.kept_alive = rows;
+    }
+
+    /// What is said to a session's beat, if anything is; the session when it was silent.
+    fn acknowledge_one(&mut self, call: Call, session: SessionId) -> Result<Option<KeptAlive>, SessionId> {
+        let (status, ttl_ms) = match self.table.session(session) {
+            Ok(reading) => {
+                let (slot, ttl_ms) = (reading.slot(), reading.ttl_ms());
+                if !self.attachments.is_attached(session, slot, call.connection) {
+                    (Status::NotAttached, 0)
+                } else {
+                    match self.renew(slot) {
+                        Renewal::Renewed => (Status::Ok, ttl_ms),
+                        Renewal::Doomed => return Ok(None),
+                        Renewal::Silent => return Err(session),
+                    }
+                }
+            }
+            Err(answer) => (answer.status(), 0),
+        };
+        Ok(Some(KeptAlive { session, status, ttl_ms }))
+    }
+
+    /// Logs that these sessions have been heard again, and asks the question anew once that is committed. False when
+    /// it cannot be: they are not acknowledged now.
+    fn wait_for_return(
+        &mut self,
+        sessions: &[SessionId],
+        call: Call,
+        question: Question,
+        now: Time,
+        fx: &mut Effects,
+    ) -> bool {
+        let Some(index) = self.begin_return(sessions, now, fx) else { return false };
+        let Some(round) = self.raft.ask_round(Urgency::Now) else { return false };
+        self.questions.ask_after(round, index, call, question);
+        true
+    }
+
+    /// Logs that these sessions have been heard again. They do not end before that is applied.
+    fn begin_return(&mut self, sessions: &[SessionId], now: Time, fx: &mut Effects) -> Option<LogIndex> {
+        let index = self.propose_return(sessions, now, fx);
+        for slot in sessions.iter().filter_map(|session| self.table.slot_of(*session)) {
+            match index {
+                Some(_) => self.leases.on_return(slot),
+                None => self.leases.forget_arrivals(slot),
+            }
+        }
+        index
+    }
+}
+
+/// The sessions that have returned live for a whole TTL from now on, whoever waits to be told of it.
+fn extend_returned(table: &Table, command: &Command<'_>, leases: &mut Leases) {
+    if let Command::SessionsReturned { sessions } = command {
+        for session in sessions.iter().filter_map(|id| table.session(id).ok()) {
+            leases.extend(session.slot(), Span::from_ms(u64::from(session.ttl_ms())));
+        }
     }
 }
 

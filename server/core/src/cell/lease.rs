@@ -1,10 +1,14 @@
 //! The leases of a leader's sessions: deadlines in memory, one slot a session (ARCHITECTURE sections 4.3 and 4.4).
 //!
-//! Invariants: a session is named as due only when its leader has acknowledged nothing from it for a whole
-//! TTL, stalls of this process aside; a beat touches its slot and nothing else; taking office touches no
-//! slot at all. Deliberately absent: what an expiry does, and how a beat is confirmed.
+//! Invariants: a session is named as due only when leaders have acknowledged nothing from it for a whole
+//! TTL, stalls of this process and what no entry tells of earlier leaders aside; no moment counts twice in the silence
+//! of a session, nor does one before its last acknowledgement or before this leader served; a session whose silence is
+//! in the log is not acknowledged; a beat touches its slot and nothing else; taking office touches no slot at all.
+//! Deliberately absent: what an expiry does, how silence is logged, and how a beat is confirmed.
 
 use std::collections::{BTreeMap, VecDeque};
+
+use lockstep_wire::LogIndex;
 
 use crate::table::SessionSlot;
 use crate::time::{Span, Time};
@@ -17,6 +21,10 @@ const BUCKET: Span = Span::from_ms(16);
 const LOOKS_PER_TURN: usize = 1_024;
 /// In place of a bucket: the slot stands among those that are due.
 const DUE: u64 = u64::MAX;
+/// In place of a bucket: the slot stands among those that are quiet.
+const QUIET: u64 = u64::MAX - 1;
+/// The longest silence that a change of leader loses once some of it was logged.
+const SILENCE_STEP_MAX: Span = Span::from_ms(2_000);
 
 /// A moment on the clock that stands still while this process is stalled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +36,13 @@ struct Lease {
     /// Which tenure the rest belongs to; of an older one it means nothing.
     tenure: u64,
     deadline: LeaseTime,
-    /// The bucket in which the slot is looked at again, or [`DUE`]; an entry anywhere else is out of date.
+    /// Up to here it was heard, or its silence was logged.
+    counted: LeaseTime,
+    /// When its silence is to be logged.
+    quiet_at: LeaseTime,
+    /// The newest entry that logs its silence; 0 for none.
+    silent_at: LogIndex,
+    /// The bucket in which the slot is looked at again, [`DUE`] or [`QUIET`]; an entry anywhere else is out of date.
     /// 0 for none.
     bucket: u64,
     is_doomed: bool,
@@ -36,6 +50,22 @@ struct Lease {
     is_beating: bool,
     /// An attach or an open that found the session has arrived and is not answered yet.
     is_returning: bool,
+}
+
+/// Whether a session may be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// Its TTL has begun anew.
+    Renewed,
+    /// Not any more: its end is on its way.
+    Doomed,
+    /// Not yet: its silence is in the log, and its successor would count it.
+    Silent,
+}
+
+/// How long a session stays silent, once it is, before more of it is logged: X in ARCHITECTURE section 4.4.
+pub(crate) fn silence_step(ttl: Span) -> Span {
+    Span(ttl.0 / 4).min(SILENCE_STEP_MAX)
 }
 
 /// The leases of one leader; made anew in each tenure without a scan.
@@ -46,6 +76,7 @@ pub(crate) struct Leases {
     /// Slots by the bucket in which to look at them again.
     wheel: BTreeMap<u64, Vec<SessionSlot>>,
     due: VecDeque<SessionSlot>,
+    quiet: VecDeque<SessionSlot>,
     stalled: Span,
     stepped: Time,
     office_began: LeaseTime,
@@ -67,6 +98,7 @@ impl Leases {
         self.tenure += 1;
         self.wheel.clear();
         self.due.clear();
+        self.quiet.clear();
     }
 
     /// The leader serves from now on: this is when the TTL of every session that it finds begins.
@@ -98,7 +130,7 @@ impl Leases {
     /// Starts the lease of a session that has just been opened; whoever had the slot before is forgotten.
     pub(crate) fn open(&mut self, slot: SessionSlot, ttl: Span) {
         *self.lease(slot) = Lease { tenure: self.tenure, ..Lease::default() };
-        self.renew(slot, ttl);
+        self.extend(slot, ttl);
     }
 
     /// Forgets a session that has ended. Nobody looks at its slot again before another one has it.
@@ -106,30 +138,52 @@ impl Leases {
         *self.lease(slot) = Lease { tenure: self.tenure, ..Lease::default() };
     }
 
-    /// Gives a session a whole TTL from the beginning of the tenure, unless it has been given one already.
-    pub(crate) fn arm(&mut self, slot: SessionSlot, ttl: Span) {
-        let lease = *self.lease(slot);
+    /// Gives a session from the beginning of the tenure what its logged silence has left of its TTL, unless it has
+    /// been given a whole one already.
+    pub(crate) fn arm(&mut self, slot: SessionSlot, ttl: Span, silence: Span) {
+        let began = self.office_began;
+        let lease = self.lease(slot);
         if lease.bucket == 0 && !lease.is_doomed {
-            let deadline = LeaseTime(self.office_began.0 + ttl.0);
-            self.lease(slot).deadline = deadline;
-            self.watch(slot, deadline);
+            lease.deadline = LeaseTime(began.0 + ttl.0.saturating_sub(silence.0));
+            lease.counted = began;
+            lease.quiet_at = LeaseTime(began.0 + silence_step(ttl).0);
+            self.watch(slot);
         }
     }
 
-    /// Gives a session a whole TTL from now on. False when it is doomed: it must not be acknowledged.
-    pub(crate) fn renew(&mut self, slot: SessionSlot, ttl: Span) -> bool {
-        let deadline = LeaseTime(self.lease_now().0 + ttl.0);
+    /// Gives a session a whole TTL from now on, if it may be acknowledged. `is_silent` says that the table, which has
+    /// `applied` the log so far, knows of some silence.
+    pub(crate) fn renew(
+        &mut self,
+        slot: SessionSlot,
+        ttl: Span,
+        is_silent: bool,
+        applied: LogIndex,
+    ) -> Renewal {
+        let lease = self.lease(slot);
+        if lease.is_doomed {
+            self.forget_arrivals(slot);
+            return Renewal::Doomed;
+        }
+        if is_silent || lease.silent_at > applied {
+            return Renewal::Silent;
+        }
+        self.extend(slot, ttl);
+        Renewal::Renewed
+    }
+
+    /// Gives a session a whole TTL from now on, without that anybody is told.
+    pub(crate) fn extend(&mut self, slot: SessionSlot, ttl: Span) {
+        let now = self.lease_now();
         let lease = self.lease(slot);
         lease.is_beating = false;
         lease.is_returning = false;
-        if lease.is_doomed {
-            return false;
+        lease.deadline = LeaseTime(now.0 + ttl.0);
+        lease.counted = now;
+        lease.quiet_at = LeaseTime(now.0 + ttl.0 / 2);
+        if lease.bucket == 0 && !lease.is_doomed {
+            self.watch(slot);
         }
-        lease.deadline = deadline;
-        if lease.bucket == 0 {
-            self.watch(slot, deadline);
-        }
-        true
     }
 
     /// Notes that a beat has arrived. False when one was waiting for its answer already.
@@ -142,9 +196,16 @@ impl Leases {
         self.lease(slot).is_returning = true;
     }
 
-    /// Forgets a beat that will not be answered.
+    /// Forgets a beat that will not be answered: the session has been attached elsewhere.
     pub(crate) fn forget_beat(&mut self, slot: SessionSlot) {
         self.lease(slot).is_beating = false;
+    }
+
+    /// Forgets whatever has arrived of a session and will not be answered.
+    pub(crate) fn forget_arrivals(&mut self, slot: SessionSlot) {
+        let lease = self.lease(slot);
+        lease.is_beating = false;
+        lease.is_returning = false;
     }
 
     /// Marks a session whose end has been proposed.
@@ -157,16 +218,23 @@ impl Leases {
         self.lease(slot).is_doomed
     }
 
-    fn watch(&mut self, slot: SessionSlot, deadline: LeaseTime) {
-        let bucket = deadline.0 / BUCKET.0 + 1;
-        self.lease(slot).bucket = bucket;
+    /// Has a slot looked at when its session may be quiet or due.
+    fn watch(&mut self, slot: SessionSlot) {
+        self.watch_from(slot, LeaseTime(0));
+    }
+
+    /// Likewise, and not before this.
+    fn watch_from(&mut self, slot: SessionSlot, from: LeaseTime) {
+        let lease = self.lease(slot);
+        let bucket = lease.deadline.min(lease.quiet_at).max(from).0 / BUCKET.0 + 1;
+        lease.bucket = bucket;
         self.wheel.entry(bucket).or_default().push(slot);
     }
 
-    /// Looks at some of the deadlines that may have passed, unless earlier ones are not dealt with. True when
-    /// some are due: the input that was waiting when this was noticed must be drained before any is ended.
-    pub(crate) fn notice_due(&mut self) -> bool {
-        if !self.due.is_empty() {
+    /// Looks at some of those that may be due or quiet, unless earlier ones are not dealt with. True when
+    /// some are: the input that was waiting when this was noticed must be drained before anything comes of it.
+    pub(crate) fn notice(&mut self) -> bool {
+        if self.has_noticed() {
             return true;
         }
         let now = self.lease_now();
@@ -182,13 +250,17 @@ impl Leases {
             if lease.bucket != number {
                 continue;
             }
-            if lease.deadline < now {
+            if lease.is_doomed {
+                self.lease(slot).bucket = 0;
+            } else if lease.deadline < now {
                 self.put_back(slot);
+            } else if lease.quiet_at < now {
+                self.put_back_quiet(slot);
             } else {
-                self.watch(slot, lease.deadline);
+                self.watch(slot);
             }
         }
-        !self.due.is_empty()
+        self.has_noticed()
     }
 
     /// The next session whose deadline has passed, now that the input has been drained. One of which something
@@ -201,7 +273,7 @@ impl Leases {
                 continue;
             }
             if lease.is_beating || lease.is_returning || lease.deadline >= now {
-                self.watch(slot, lease.deadline.max(now));
+                self.watch_from(slot, now);
             } else {
                 self.lease(slot).bucket = 0;
                 return Some(slot);
@@ -210,15 +282,54 @@ impl Leases {
         None
     }
 
+    /// The next session that has been quiet for long enough to log it, now that the input has been drained, and for
+    /// how many ms. One of which something has arrived meanwhile is watched again instead.
+    pub(crate) fn poll_quiet(&mut self) -> Option<(SessionSlot, u32)> {
+        let now = self.lease_now();
+        while let Some(slot) = self.quiet.pop_front() {
+            let lease = *self.lease(slot);
+            if lease.bucket != QUIET {
+                continue;
+            }
+            if lease.deadline < now && !lease.is_doomed {
+                self.put_back(slot);
+            } else if lease.is_beating || lease.is_returning || lease.quiet_at >= now {
+                self.watch_from(slot, now);
+            } else {
+                self.lease(slot).bucket = 0;
+                if !lease.is_doomed {
+                    let ms = Span(now.0 - lease.counted.0).ms();
+                    return Some((slot, u32::try_from(ms).unwrap_or(u32::MAX)));
+                }
+            }
+        }
+        None
+    }
+
+    /// The entry at `index` logs that a session was silent for so many ms more.
+    pub(crate) fn on_silence(&mut self, slot: SessionSlot, ms: u32, ttl: Span, index: LogIndex) {
+        let lease = self.lease(slot);
+        lease.counted.0 += Span::from_ms(u64::from(ms)).0;
+        lease.quiet_at = LeaseTime(lease.counted.0 + silence_step(ttl).0);
+        lease.silent_at = index;
+        self.watch(slot);
+    }
+
+    /// Takes back a session whose silence could not be logged now.
+    pub(crate) fn put_back_quiet(&mut self, slot: SessionSlot) {
+        self.lease(slot).bucket = QUIET;
+        self.quiet.push_back(slot);
+    }
+
     /// Takes back a session that was named as due and could not be ended now.
     pub(crate) fn put_back(&mut self, slot: SessionSlot) {
         self.lease(slot).bucket = DUE;
         self.due.push_back(slot);
     }
 
-    /// Whether deadlines have passed whose sessions are not ended yet.
-    pub(crate) fn has_due(&self) -> bool {
-        !self.due.is_empty()
+    /// Whether some are due or quiet, and nothing has come of it yet.
+    pub(crate) fn has_noticed(&self) -> bool {
+        !self.due.is_empty() || !self.quiet.is_empty()
     }
 
     /// When to look again.
@@ -244,8 +355,34 @@ mod tests {
         while leases.stepped < Time(ms * 1_000_000) {
             let next = (leases.stepped + Span::from_ms(50)).min(Time(ms * 1_000_000));
             leases.on_step(next);
+            drained(leases);
         }
-        leases.notice_due()
+        drained(leases)
+    }
+
+    /// Logs the silence of whoever is quiet; whether somebody is due.
+    fn drained(leases: &mut Leases) -> bool {
+        while leases.notice() && !leases.quiet.is_empty() {
+            while let Some((slot, ms)) = leases.poll_quiet() {
+                leases.on_silence(slot, ms, TTL, LogIndex(1));
+            }
+        }
+        !leases.due.is_empty()
+    }
+
+    /// As if all that was logged of its silence had been ended by another entry.
+    fn renew(leases: &mut Leases) -> bool {
+        leases.renew(slot(), TTL, false, LogIndex(9)) == Renewal::Renewed
+    }
+
+    /// The silence that is to be logged of the slot by then.
+    fn quiet_at(leases: &mut Leases, ms: u64) -> Option<u32> {
+        while leases.stepped < Time(ms * 1_000_000) {
+            let next = (leases.stepped + Span::from_ms(50)).min(Time(ms * 1_000_000));
+            leases.on_step(next);
+        }
+        leases.notice();
+        leases.poll_quiet().map(|(_, ms)| ms)
     }
 
     fn leading() -> Leases {
@@ -273,7 +410,7 @@ mod tests {
         at(&mut leases, 900);
         assert!(leases.on_beat(slot()));
         assert!(!leases.on_beat(slot()), "one beat a session waits for its answer");
-        assert!(leases.renew(slot(), TTL));
+        assert!(renew(&mut leases));
         assert!(!at(&mut leases, 1_900));
         assert!(at(&mut leases, 1_950));
     }
@@ -285,7 +422,7 @@ mod tests {
         assert!(at(&mut leases, 1_100));
         leases.on_beat(slot());
         assert_eq!(leases.poll_due(), None);
-        assert!(leases.renew(slot(), TTL));
+        assert!(renew(&mut leases));
         assert!(!at(&mut leases, 2_000));
         assert!(at(&mut leases, 2_200), "it is still watched");
     }
@@ -295,9 +432,9 @@ mod tests {
         let mut leases = leading();
         leases.open(slot(), TTL);
         leases.doom(slot());
-        assert!(!leases.renew(slot(), TTL));
+        assert!(!renew(&mut leases));
         leases.forget();
-        assert!(leases.renew(slot(), TTL), "a new tenure knows no doom");
+        assert!(renew(&mut leases), "a new tenure knows no doom");
     }
 
     #[test]
@@ -306,7 +443,7 @@ mod tests {
         leases.open(slot(), TTL);
         at(&mut leases, 500);
         leases.on_step(Time(5_500 * 1_000_000));
-        assert!(!leases.notice_due(), "4,900 ms of the 5,000 do not count");
+        assert!(!drained(&mut leases), "4,900 ms of the 5,000 do not count");
         assert!(!at(&mut leases, 5_850));
         assert!(at(&mut leases, 5_950));
     }
@@ -320,7 +457,7 @@ mod tests {
         leases.open(slot(), TTL);
         assert!(!leases.is_doomed(slot()));
         assert!(leases.on_beat(slot()));
-        leases.renew(slot(), TTL);
+        renew(&mut leases);
         assert!(at(&mut leases, 1_100));
         assert_eq!(leases.poll_due(), Some(slot()));
         assert_eq!(leases.poll_due(), None, "an entry of the former session counts for nothing");
@@ -357,7 +494,7 @@ mod tests {
         assert!(at(&mut leases, 1_100));
         leases.on_return(slot());
         assert_eq!(leases.poll_due(), None);
-        assert!(leases.renew(slot(), TTL));
+        assert!(renew(&mut leases));
         assert!(!at(&mut leases, 2_000));
         assert!(at(&mut leases, 2_200));
         assert_eq!(leases.poll_due(), Some(slot()));
@@ -367,12 +504,12 @@ mod tests {
     fn many_deadlines_at_one_moment_are_looked_at_in_slices() {
         let mut leases = leading();
         for index in 0..3 * LOOKS_PER_TURN {
-            leases.arm(SessionSlot::from_index(index), TTL);
+            leases.arm(SessionSlot::from_index(index), TTL, Span(0));
         }
         let mut named = 0;
         let mut turns = 0;
         assert!(at(&mut leases, 1_100));
-        while leases.notice_due() {
+        while drained(&mut leases) {
             turns += 1;
             let before = named;
             while leases.poll_due().is_some() {
@@ -390,5 +527,94 @@ mod tests {
         leases.open(slot(), TTL);
         assert!(at(&mut leases, 1_100));
         assert_eq!(leases.poll_due(), Some(slot()));
+    }
+
+    #[test]
+    fn silence_is_told_after_half_a_ttl_and_then_in_steps_that_add_up() {
+        let mut leases = leading();
+        leases.open(slot(), TTL);
+        assert_eq!(quiet_at(&mut leases, 500), None);
+        let first = quiet_at(&mut leases, 520).expect("half a TTL is over");
+        assert!((500..=520).contains(&first));
+        leases.on_silence(slot(), first, TTL, LogIndex(5));
+        assert_eq!(quiet_at(&mut leases, 740), None, "the next step is a quarter of a TTL");
+        let second = quiet_at(&mut leases, 800).expect("a step is over");
+        assert!((795..=800).contains(&(first + second)), "{first} + {second}");
+        leases.on_silence(slot(), second, TTL, LogIndex(6));
+        assert!(at(&mut leases, 1_050), "and the TTL ends when it would have ended");
+        assert_eq!(leases.poll_due(), Some(slot()));
+    }
+
+    #[test]
+    fn a_session_of_the_tenure_before_is_silent_after_a_step_and_due_when_its_ttl_has_been_used_up() {
+        let mut leases = leading();
+        leases.arm(slot(), TTL, Span::from_ms(600));
+        assert_eq!(quiet_at(&mut leases, 250), None);
+        let first = quiet_at(&mut leases, 270).expect("a quarter of a TTL is over");
+        assert!((250..=270).contains(&first), "what was logged before is not logged again: {first}");
+        leases.on_silence(slot(), first, TTL, LogIndex(5));
+        assert!(!at(&mut leases, 400));
+        assert!(at(&mut leases, 450));
+        assert_eq!(leases.poll_due(), Some(slot()));
+    }
+
+    #[test]
+    fn a_session_that_was_silent_for_its_whole_ttl_is_due_once_its_leader_serves_and_has_drained() {
+        let mut leases = leading();
+        leases.arm(slot(), TTL, Span::from_ms(60_000));
+        assert!(at(&mut leases, 50));
+        leases.on_return(slot());
+        assert_eq!(leases.poll_due(), None, "what came meanwhile counts");
+    }
+
+    #[test]
+    fn a_stall_counts_as_silence_of_nobody() {
+        let mut leases = leading();
+        leases.open(slot(), TTL);
+        at(&mut leases, 400);
+        leases.on_step(Time(3_400 * 1_000_000));
+        assert!(!leases.notice(), "400 + 100 ms have counted");
+        let told = quiet_at(&mut leases, 3_450).expect("half a TTL is over");
+        assert!((500..=550).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn a_beat_that_was_waiting_when_the_quiet_was_noticed_is_no_silence() {
+        let mut leases = leading();
+        leases.open(slot(), TTL);
+        for ms in (0..=550).step_by(50) {
+            leases.on_step(Time(ms * 1_000_000 + 1));
+        }
+        assert!(leases.notice());
+        leases.on_beat(slot());
+        assert_eq!(leases.poll_quiet(), None);
+        assert!(renew(&mut leases));
+        assert_eq!(quiet_at(&mut leases, 1_040), None);
+        assert!(quiet_at(&mut leases, 1_100).is_some(), "it is still watched");
+    }
+
+    #[test]
+    fn whoever_is_silent_in_the_log_is_not_renewed() {
+        let mut leases = leading();
+        leases.open(slot(), TTL);
+        let told = quiet_at(&mut leases, 600).unwrap();
+        leases.on_silence(slot(), told, TTL, LogIndex(5));
+        let (before, after) = (LogIndex(4), LogIndex(5));
+        assert_eq!(leases.renew(slot(), TTL, false, before), Renewal::Silent, "it is appended");
+        assert_eq!(leases.renew(slot(), TTL, true, after), Renewal::Silent, "it has applied");
+        assert_eq!(leases.renew(slot(), TTL, false, after), Renewal::Renewed, "it was ended");
+        leases.doom(slot());
+        assert_eq!(leases.renew(slot(), TTL, true, after), Renewal::Doomed);
+    }
+
+    #[test]
+    fn silence_that_could_not_be_logged_is_told_again_and_whole() {
+        let mut leases = leading();
+        leases.open(slot(), TTL);
+        let first = quiet_at(&mut leases, 550).unwrap();
+        leases.put_back_quiet(slot());
+        assert!(leases.has_noticed());
+        let again = quiet_at(&mut leases, 600).unwrap();
+        assert!(again >= first + 50);
     }
 }

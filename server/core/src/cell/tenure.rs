@@ -1,12 +1,13 @@
 //! What a leader does from taking office to losing it: leases, timers, expiry, reaping.
 //!
 //! Invariants: nothing is armed before the leader's blank entry has been applied; taking office scans
-//! nothing, it walks on a little in every turn; no session is ended before the input that was waiting has
-//! been drained (ARCHITECTURE section 4.4).
+//! nothing, it walks on a little in every turn; no session is ended, nor called silent, before the input that was
+//! waiting has been drained (ARCHITECTURE section 4.4).
 
-use lockstep_wire::entry::Command;
+use lockstep_wire::entry::{Command, Silence};
+use lockstep_wire::limit::SESSIONS_PER_BATCH_MAX;
 use lockstep_wire::reply::{EndReason, Event, Refusal, Reply};
-use lockstep_wire::{LogIndex, NodeId, Rows, Status};
+use lockstep_wire::{LogIndex, NodeId, Rows, SessionId, Status};
 
 use super::digest::Verdict;
 use super::request::BACKLOG_MAX;
@@ -37,8 +38,9 @@ pub(crate) struct Tenure {
     waits_from: Option<u32>,
     /// The drain that must be over before sessions are ended.
     draining: Option<DrainId>,
-    /// The entry that ends sessions, or reaps, and is not applied yet.
+    /// The entry that ends sessions, or calls them silent, and is not applied yet.
     ending: Option<LogIndex>,
+    /// The entry that reaps and is not applied yet.
     reaping: Option<LogIndex>,
     /// A proposal of its own was refused: none is tried before this.
     held_back_until: Time,
@@ -127,7 +129,7 @@ impl Cell {
             return Time::NEVER;
         }
         let stepped = self.leases.stepped();
-        let leases = match (tenure.draining.is_some() || tenure.ending.is_some(), self.leases.has_due()) {
+        let leases = match (tenure.draining.is_some() || tenure.ending.is_some(), self.leases.has_noticed()) {
             (true, _) => Time::NEVER,
             (false, true) => stepped,
             (false, false) => self.leases.deadline(),
@@ -151,7 +153,7 @@ impl Cell {
         if self.table.needs_reaping() && self.tenure.reaping.is_none() {
             self.tenure.reaping = self.propose_own(&Command::Reap, now, fx);
         }
-        if self.tenure.draining.is_none() && self.tenure.ending.is_none() && self.leases.notice_due() {
+        if self.tenure.draining.is_none() && self.tenure.ending.is_none() && self.leases.notice() {
             self.tenure.draining = Some(self.drain(fx));
         }
     }
@@ -187,7 +189,8 @@ impl Cell {
         let Some(from) = self.tenure.sessions_from else { return };
         let leases = &mut self.leases;
         self.tenure.sessions_from = self.table.walk_sessions(from, ARM_PER_TURN, |session| {
-            leases.arm(session.slot, Span::from_ms(u64::from(session.ttl_ms)));
+            let [ttl, silence] = [session.ttl_ms, session.silence_ms].map(|ms| Span::from_ms(u64::from(ms)));
+            leases.arm(session.slot, ttl, silence);
         });
     }
 
@@ -200,12 +203,18 @@ impl Cell {
         });
     }
 
-    /// The input that was waiting has been given: what is due still has been silent for a whole TTL.
+    /// The input that was waiting has been given: who is due still has been silent for a whole TTL, and who is quiet
+    /// still for long enough to tell a successor.
     pub(crate) fn on_drained(&mut self, drain: DrainId, now: Time, fx: &mut Effects) {
         if self.tenure.draining != Some(drain) {
             return;
         }
         self.tenure.draining = None;
+        self.expire(now, fx);
+        self.log_silence(now, fx);
+    }
+
+    fn expire(&mut self, now: Time, fx: &mut Effects) {
         let mut slots = Vec::new();
         let mut ending = Vec::new();
         while ending.len() < EXPIRE_PER_ENTRY
@@ -229,6 +238,45 @@ impl Cell {
                 None => self.leases.put_back(slot),
             }
         }
+    }
+
+    fn log_silence(&mut self, now: Time, fx: &mut Effects) {
+        let mut quiet = Vec::new();
+        let mut silences = Vec::new();
+        while silences.len() < SESSIONS_PER_BATCH_MAX
+            && let Some((slot, ms)) = self.leases.poll_quiet()
+        {
+            if let Some(session) = self.table.session_at(slot) {
+                quiet.push((slot, Span::from_ms(u64::from(session.ttl_ms()))));
+                silences.push(Silence { session: session.id(), ms });
+            }
+        }
+        if silences.is_empty() {
+            return;
+        }
+        let command = Command::SessionsSilent { silences: Rows::Slice(&silences) };
+        let index = self.propose_own(&command, now, fx);
+        self.tenure.ending = index.or(self.tenure.ending);
+        for ((slot, ttl), silence) in quiet.into_iter().zip(silences) {
+            match index {
+                Some(index) => self.leases.on_silence(slot, silence.ms, ttl, index),
+                None => self.leases.put_back_quiet(slot),
+            }
+        }
+    }
+
+    /// Appends an entry that says that these sessions have been heard again; none when there is no room for it, or when
+    /// this replica is about to leave its office.
+    pub(crate) fn propose_return(
+        &mut self,
+        sessions: &[SessionId],
+        now: Time,
+        fx: &mut Effects,
+    ) -> Option<LogIndex> {
+        if self.backlog() >= BACKLOG_MAX * 2 {
+            return None;
+        }
+        self.propose(&Command::SessionsReturned { sessions: Rows::Slice(sessions) }, now, fx)
     }
 
     /// Appends an entry; none when this replica has lost its office or is about to leave it.
