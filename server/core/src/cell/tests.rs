@@ -9,4 +9,5 @@ mod failover;
 mod locks;
 mod rig;
 mod sessions;
+mod silence;
 mod text;
