@@ -1,7 +1,8 @@
 //! Expiry is never early (contract, point 2; ARCHITECTURE section 5).
 //!
 //! Invariant checked: when the entry that ends a session commits, and when its client is told, the client's own
-//! deadline has passed on its own clock, unless it closed the session itself. Deliberately absent: that expiry is not late.
+//! deadline has passed on its own clock, unless it closed the session itself. Deliberately absent: that expiry is not late;
+//! that is `lateness`.
 
 use lockstep_wire::SessionId;
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a judge looks at what clients were told, at what entries committed and at what true time it is, and
 //! at nothing of how that came about; an outcome that nobody was told is unknown, not a failure. Deliberately
-//! absent: linearizability in general, watches and bounds of expiry.
+//! absent: linearizability in general, and watches.
 
 pub mod commitment;
 pub mod durability;
@@ -10,6 +10,7 @@ pub mod election;
 pub mod exclusion;
 pub mod expiry;
 pub mod history;
+pub mod lateness;
 pub mod line;
 pub mod reading;
 pub mod token;

@@ -185,12 +185,6 @@ impl Client {
         known.collect()
     }
 
-    /// The sessions that it has, as far as it knows.
-    pub(super) fn sessions_len(&self) -> usize {
-        let known = self.hands.sessions().filter(|key| self.core.session_id(*key).is_some());
-        if self.is_running { known.count() } else { 0 }
-    }
-
     /// What it believes to hold at a moment.
     pub(super) fn beliefs(&self, now: Moment) -> Vec<Belief> {
         if !self.is_running {

@@ -4,12 +4,14 @@
 //! answered, every dead session gone, every whole replica the same. Of a cell whose birth can no longer be completed
 //! it is demanded instead that nothing was ever acknowledged. Deliberately absent: which faults there were before.
 
+use std::collections::BTreeSet;
+
 use lockstep_wire::peer::Manifest;
-use lockstep_wire::{CellId, LogIndex};
+use lockstep_wire::{CellId, LogIndex, SessionId};
 
 use super::World;
-use super::client::Client;
 use super::fault::{Cuts, Fault, cut_both};
+use super::judge::CellJudges;
 use super::network::Site;
 use super::schedule::{MS, Moment};
 use crate::mark::Mark;
@@ -168,7 +170,10 @@ impl World {
         self.judges.each_cell().find_map(|(cell, judges)| {
             let committed = judges.commitment.last();
             if !self.is_unborn_for_good(cell) {
-                return self.unrest_of(cell, committed);
+                let orphan = || self.orphan(cell, judges);
+                return self.unrest_of(cell, committed).or_else(|| {
+                    orphan().map(|it| format!("session {it} of cell {cell} lives, and nobody keeps it alive"))
+                });
             }
             (committed.0 > 0)
                 .then(|| format!("cell {cell} is unborn, and {committed} entries were committed"))
@@ -176,9 +181,9 @@ impl World {
     }
 
     fn unrest_of(&self, cell: CellId, committed: LogIndex) -> Option<String> {
-        let Some(leader) = self.leader(cell).filter(|leader| !self.outcasts.contains(leader)) else {
+        if self.leader(cell).is_none_or(|leader| self.outcasts.contains(&leader)) {
             return Some(format!("cell {cell} has no leader"));
-        };
+        }
         for node in (0..self.nodes.len()).filter(|node| self.is_whole(*node)) {
             let applied = self.nodes[node].cell(cell).map(|cell| cell.applied());
             if applied != Some(committed) {
@@ -190,13 +195,19 @@ impl World {
         let digest = |node: usize| self.nodes[node].cell(cell).map(|cell| cell.table().digest());
         let whole = (0..self.nodes.len()).filter(|node| self.is_whole(*node));
         let digests: Vec<_> = whole.map(digest).collect();
-        if digests.iter().any(|digest| *digest != digests[0]) {
-            return Some(format!("the replicas of cell {cell} differ: {digests:?}"));
-        }
-        let known = self.clients.iter().filter(|client| client.cell == cell).map(Client::sessions_len);
-        let (known, alive) = (known.sum::<usize>(), self.live_sessions(cell));
-        (known != alive)
-            .then(|| format!("node {leader} has {alive} sessions of cell {cell}, and clients have {known}"))
+        digests
+            .iter()
+            .any(|digest| *digest != digests[0])
+            .then(|| format!("the replicas of cell {cell} differ: {digests:?}"))
+    }
+
+    /// A session that lives and that no client that runs keeps alive.
+    fn orphan(&self, cell: CellId, judges: &CellJudges) -> Option<SessionId> {
+        let now = self.fabric.now();
+        let clients = self.clients.iter().filter(|client| client.is_running && client.cell == cell);
+        let owned: BTreeSet<SessionId> =
+            clients.flat_map(|client| client.leases(now)).map(|(_, lease)| lease.session).collect();
+        judges.lateness.sessions().find(|session| !owned.contains(session))
     }
 
     /// Whether a cell is not born and cannot be any more, because a member is missing, or is not the one that the

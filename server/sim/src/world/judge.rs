@@ -10,6 +10,7 @@ use lockstep_core::table::{Limits, Outcome};
 use lockstep_core::{Cell, RecordHead};
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
+use lockstep_wire::request::Request;
 use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, RequestId, SessionId, Term};
 
 use crate::mark::{Lookout, Mark, Marks};
@@ -17,12 +18,15 @@ use crate::oracle::commitment::Commitment;
 use crate::oracle::durability::Acknowledgements;
 use crate::oracle::election::Elections;
 use crate::oracle::exclusion::Resources;
+use crate::oracle::lateness::Lateness;
 use crate::oracle::line::Lines;
 use crate::oracle::reading::Readings;
 use crate::oracle::token::Tokens;
 use crate::oracle::{Verdict, Violation, violated};
 use crate::reference::Model;
 use crate::reference::compare::compare;
+use crate::world::hearing::{acknowledged_in, kept_alive_by};
+use crate::world::schedule::Moment;
 
 /// A replica's own log, as its driver has seen it grow: entry `i + 1` by term and payload.
 pub(super) type Mirror = Vec<(Term, Vec<u8>)>;
@@ -36,6 +40,7 @@ pub(super) struct CellJudges {
     pub(super) readings: Readings,
     /// Some member has said that the cell is born.
     pub(super) is_born: bool,
+    pub(super) lateness: Lateness,
     lines: Lines,
     lookout: Lookout,
     model: Model,
@@ -75,6 +80,7 @@ impl Judges {
             acknowledgements: Acknowledgements::default(),
             readings: Readings::default(),
             is_born: false,
+            lateness: Lateness::default(),
             lines: Lines::default(),
             lookout: Lookout::default(),
             model: Model::new(epoch, limits),
@@ -228,6 +234,21 @@ impl Judges {
         ));
     }
 
+    /// A replica that leads is handed a request.
+    pub(super) fn on_asked(&mut self, cell: CellId, request: &Request<'_>, now: Moment) {
+        let judges = self.cell(cell);
+        for session in kept_alive_by(request, |nonce| judges.model.session_by_nonce(nonce)) {
+            judges.lateness.on_heard(session, now);
+        }
+    }
+
+    /// A replica sends a frame to a client.
+    pub(super) fn on_said(&mut self, cell: CellId, frame: &[u8], now: Moment) {
+        for session in acknowledged_in(frame) {
+            self.cell(cell).lateness.on_heard(session, now);
+        }
+    }
+
     /// Elections that were won, over all cells.
     pub(super) fn elections(&self) -> usize {
         self.cells.values().map(|judges| judges.elections.count()).sum()
@@ -251,6 +272,11 @@ impl CellJudges {
         let outcomes = self.model.apply(index, &command);
         self.acknowledgements.on_entry(index, &outcomes);
         self.lines.on_entry(index, &command, &outcomes)?;
+        for outcome in &outcomes {
+            if let Outcome::Opened { session, ttl_ms, is_new: true } = outcome {
+                self.lateness.on_opened(*session, *ttl_ms);
+            }
+        }
         self.lookout.on_entry(term, newest, &command, &outcomes);
         for name in self.touched(&command) {
             let state = self.model.lock(&name);

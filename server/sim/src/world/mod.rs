@@ -9,6 +9,7 @@ mod clock;
 mod closing;
 pub mod defect;
 pub mod fault;
+mod hearing;
 mod judge;
 mod machine;
 pub mod network;
@@ -22,10 +23,12 @@ mod workload;
 
 use std::collections::BTreeSet;
 
+use lockstep_wire::reply::EndReason;
 use lockstep_wire::{CellId, Epoch};
 
 use crate::mark::{Mark, Marks};
 use crate::oracle::exclusion::{Write, check_beliefs};
+use crate::oracle::lateness::Serving;
 use crate::oracle::{Verdict, violated};
 use crate::random::{Concern, Stream};
 use client::{Client, ClientArrival, ClientSurroundings};
@@ -35,7 +38,7 @@ use judge::Judges;
 use network::{End, Fabric, Network, Site, WireId};
 use node::Node;
 use plan::Plan;
-use process::{Arrival, Surroundings};
+use process::{Arrival, Process, Surroundings};
 use schedule::{Event, MS, Moment, Schedule};
 use trace::{Trace, number_of};
 
@@ -169,6 +172,20 @@ impl World {
         serving.max().map(|(_, place)| place)
     }
 
+    /// The replica that serves in the newest term, if it can act at the moment.
+    fn serving(&self, cell: CellId) -> Option<Serving> {
+        let serving = self.nodes.iter().filter_map(|node| Some((node, node.cell(cell)?.raft())));
+        let serving = serving.filter(|(_, raft)| raft.is_leader() && raft.is_serving());
+        let (node, raft) = serving.max_by_key(|(_, raft)| raft.term())?;
+        let is_leaving = node.process.as_ref().is_some_and(Process::is_stopping) || raft.is_transferring();
+        (!node.is_standing() && !is_leaving).then_some(Serving {
+            node: Plan::node_id(node.place),
+            term: raft.term(),
+            committed: raft.committed(),
+            last: raft.last_index(),
+        })
+    }
+
     /// Whether a node's process runs and believes to lead a cell.
     pub fn claims_to_lead(&self, node: usize, cell: CellId) -> bool {
         self.nodes[node].cell(cell).is_some_and(|cell| cell.raft().is_leader())
@@ -265,14 +282,24 @@ impl World {
     /// What has to be looked at after every event.
     fn look_after(&mut self) {
         let now = self.fabric.now();
+        for cell in (0..self.plan.cells).map(CellId) {
+            let serving = self.serving(cell);
+            self.judges.cell(cell).lateness.on_look(now, serving);
+        }
         for ending in std::mem::take(&mut self.judges.endings) {
             self.endings += 1;
+            let is_expired = ending.reason == EndReason::Expired;
+            let verdict = self.judges.cell(ending.cell).lateness.on_ended(ending.session, is_expired);
+            self.judges.take(verdict);
             for client in self.clients.iter().filter(|client| client.cell == ending.cell) {
                 client.on_ended(ending.session, now, workload::how(ending.reason), &mut self.judges);
             }
         }
         if now / (1_000 * MS) != self.second {
             self.second = now / (1_000 * MS);
+            let verdicts = self.judges.each_cell().map(|(_, judges)| judges.lateness.check_all());
+            let verdict = verdicts.collect();
+            self.judges.take(verdict);
             if self.handled - self.handled_before > EVENTS_PER_SECOND_MAX {
                 let count = self.handled - self.handled_before;
                 self.judges.take(violated("turns come to an end", format!("{count} events in a second")));

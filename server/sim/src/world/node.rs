@@ -107,6 +107,11 @@ impl Node {
         Some(self.machine.disk.complete(ticket, &mut self.machine.chance))
     }
 
+    /// Whether its process does nothing for the time being.
+    pub(super) fn is_standing(&self) -> bool {
+        self.is_paused || self.late.is_some()
+    }
+
     pub(super) fn pause(&mut self, now: Moment, stops_clock: bool) {
         self.is_paused = true;
         if stops_clock {

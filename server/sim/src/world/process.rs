@@ -207,6 +207,11 @@ impl Process {
         self.inbox.iter().take(count)
     }
 
+    /// Whether an orderly stop has begun.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping
+    }
+
     /// One turn of the loop: it hands out what had come when its clock was read.
     pub(super) fn turn(&mut self, start: TurnStart, around: &mut Surroundings<'_>) -> TurnEnd {
         self.now = start.clock;
@@ -316,6 +321,7 @@ impl Process {
                 }
             }
             Effect::Reply { connection: ConnectionId(wire), frame } => {
+                around.judges.on_said(cell, &bytes[frame.clone()], around.fabric.now());
                 self.write(Some(WireId(*wire)), &bytes[frame.clone()]);
             }
             Effect::ReadLog { first, last, bytes_max } => {

@@ -288,6 +288,11 @@ impl Process {
                     Ok(_) => Input::Malformed { connection, head: frame.head, error: None },
                     Err(error) => Input::Malformed { connection, head: frame.head, error: Some(error) },
                 };
+                if let Input::Request { request, .. } = &input
+                    && self.cells.get(&cell).is_some_and(|cell| cell.raft().is_leader())
+                {
+                    around.judges.on_asked(cell, request, around.fabric.now());
+                }
                 self.step(cell, input, around);
             }
             Stage::Peer(from) => self.on_peer_frame(from, frame, around),
