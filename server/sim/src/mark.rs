@@ -138,9 +138,9 @@ impl Marks {
         self.0[mark as usize] += 1;
     }
 
-    /// Whether it has happened.
-    pub fn has(&self, mark: Mark) -> bool {
-        self.0[mark as usize] > 0
+    /// How often it has happened.
+    pub fn count(&self, mark: Mark) -> u64 {
+        self.0[mark as usize]
     }
 
     /// Adds what others have seen.

@@ -119,6 +119,7 @@ impl World {
                 }
             }
         }
+        self.look_at_leaders();
     }
 
     fn start(&mut self, node: usize) {

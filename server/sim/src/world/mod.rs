@@ -262,7 +262,10 @@ impl World {
                     self.give(node, Arrival::Disk(completion));
                 }
             }
-            Event::Turn { node } => self.on_turn(node),
+            Event::Turn { node } => {
+                self.on_turn(node);
+                self.look_at_leaders();
+            }
             Event::Wake { client } => self.on_wake(client),
             Event::ResourceWrite(write) => self.on_resource_write(&write),
             Event::Unacknowledged { wire, end, since } => {
@@ -279,13 +282,18 @@ impl World {
         }
     }
 
-    /// What has to be looked at after every event.
-    fn look_after(&mut self) {
+    /// What has to be looked at after everything that may have changed who serves.
+    fn look_at_leaders(&mut self) {
         let now = self.fabric.now();
         for cell in (0..self.plan.cells).map(CellId) {
             let serving = self.serving(cell);
             self.judges.cell(cell).lateness.on_look(now, serving);
         }
+    }
+
+    /// What has to be looked at after every event.
+    fn look_after(&mut self) {
+        let now = self.fabric.now();
         for ending in std::mem::take(&mut self.judges.endings) {
             self.endings += 1;
             let is_expired = ending.reason == EndReason::Expired;

@@ -145,13 +145,13 @@ fn a_full_disk_costs_nothing_that_was_acknowledged() {
         }
         pass(&mut world, 10_000);
         let full = world.summary();
-        assert!(full.marks.has(Mark::SpaceWaitedFor), "seed {seed}");
+        assert!(full.marks.count(Mark::SpaceWaitedFor) > 0, "seed {seed}");
         // Starting with a full disk works.
         world.act(&Fault::Kill(0));
         world.act(&Fault::Start(0));
         pass(&mut world, 100);
         assert!(world.is_running(0), "seed {seed}");
-        assert!(world.summary().marks.has(Mark::StartedFull), "seed {seed}");
+        assert!(world.summary().marks.count(Mark::StartedFull) > 0, "seed {seed}");
         for node in 0..3 {
             world.act(&Fault::Room(node));
         }
@@ -187,7 +187,7 @@ fn a_majority_comes_to_rest_without_the_others() {
         if let Err(violation) = verdict {
             panic!("seed {seed}: {violation}");
         }
-        assert!(world.summary().marks.has(Mark::MinorityMissed), "seed {seed}");
+        assert!(world.summary().marks.count(Mark::MinorityMissed) > 0, "seed {seed}");
     }
 }
 
@@ -201,7 +201,7 @@ fn a_link_that_only_one_end_has_given_up_comes_up_again() {
         let one_way = cuts[..1].to_vec();
         world.act(&Fault::Cut(one_way.clone()));
         pass(&mut world, 8_000);
-        assert!(world.summary().marks.has(Mark::HalfOpen), "seed {seed}");
+        assert!(world.summary().marks.count(Mark::HalfOpen) > 0, "seed {seed}");
         world.act(&Fault::Mend(one_way));
         pass(&mut world, 3_000);
         let follower = (old + 1) % 3;
