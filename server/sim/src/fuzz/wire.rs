@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use lockstep_wire::entry::Command;
+use lockstep_wire::entry::{Command, Silence};
 use lockstep_wire::frame::{Assembler, Frame, HEAD_BYTES, Head};
 use lockstep_wire::hello::{Hello, HelloReply};
 use lockstep_wire::limit::PEER_FRAME_BYTES_MAX;
@@ -176,6 +176,13 @@ fn payloads() -> Vec<Vec<u8>> {
             sessions: Rows::Slice(&[SessionId(7), SessionId(9)]),
         },
         Command::Reap,
+        Command::SessionsSilent {
+            silences: Rows::Slice(&[
+                Silence { session: SessionId(7), ms: 2_000 },
+                Silence { session: SessionId(9), ms: 500 },
+            ]),
+        },
+        Command::SessionsReturned { sessions: Rows::Slice(&[SessionId(7)]) },
     ];
     let payload = |command: &Command<'_>| {
         let mut out = Vec::new();
