@@ -76,6 +76,9 @@ pub(crate) struct FakeCell {
     pub(crate) claims_max: Option<usize>,
     /// Beats are swallowed.
     pub(crate) ignores_beats: bool,
+    /// Mutations are answered late: not before this ends.
+    pub(crate) is_slow: bool,
+    late: Vec<(Port, Vec<u8>)>,
     /// How often something ran that had an effect, by session and request id.
     pub(crate) runs: BTreeMap<(u64, u64), u32>,
 }
@@ -140,7 +143,18 @@ impl FakeCell {
     fn say(&mut self, port: Port, asked: u16, correlation: Correlation, reply: &Reply<'_>) {
         let mut out = Vec::new();
         reply.encode(asked, CELL, correlation, &mut out);
-        self.sent.push((port, out));
+        let is_entry = [kind::ACQUIRE, kind::RELEASE, kind::CANCEL, kind::OPEN_SESSION].contains(&asked);
+        if is_entry && self.is_slow {
+            self.late.push((port, out));
+        } else {
+            self.sent.push((port, out));
+        }
+    }
+
+    /// Its disks are as fast as ever again.
+    pub(crate) fn speed_up(&mut self) {
+        self.is_slow = false;
+        self.sent.append(&mut self.late);
     }
 
     pub(crate) fn tell(&mut self, port: Port, event: &Event<'_>) {

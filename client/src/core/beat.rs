@@ -80,6 +80,7 @@ impl ClientCore {
             session.is_beating = false;
             match row.status {
                 Status::Ok => {
+                    self.led_at = Some(self.now);
                     self.confirm(key, sent_at, row.ttl_ms);
                     self.beat_after(key, sent_at, row.ttl_ms);
                 }
@@ -128,6 +129,16 @@ impl ClientCore {
             {
                 self.beats.set(*key, self.now.plus_ms(ms));
             }
+        }
+    }
+
+    /// Lets a session beat before its time, so that the member shows whether it leads.
+    pub(super) fn beat_now(&mut self) {
+        let beating = self.sessions.iter().find(|(_, session)| session.is_attached && !session.is_closing);
+        if let Some((key, session)) = beating
+            && !session.is_beating
+        {
+            self.beats.set(*key, self.now);
         }
     }
 

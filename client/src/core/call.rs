@@ -86,6 +86,11 @@ impl Body {
         }
     }
 
+    /// Whether its answer comes with an entry of the log, and so no sooner than disks allow.
+    pub(super) fn is_entry(&self) -> bool {
+        self.is_mutation() || matches!(self, Body::Open | Body::Close)
+    }
+
     /// Whether asking twice is the same as asking once, so that a lost reply leaves no doubt.
     pub(super) fn is_read(&self) -> bool {
         match self {
@@ -149,6 +154,8 @@ pub(super) struct Flight {
     /// The kind of the request's frame.
     pub(super) kind: u16,
     pub(super) sent_at: Time,
+    /// When the try began that runs at the moment: a member that proves meanwhile that it leads is given another one.
+    pub(super) try_began: Time,
     pub(super) what: Errand,
 }
 

@@ -111,6 +111,8 @@ pub struct ClientCore {
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
     correlations: u64,
+    /// When the member proved last, by an acknowledged beat, that it leads.
+    led_at: Option<Time>,
     flights: BTreeMap<u64, Flight>,
     calls: BTreeMap<CallId, Call>,
     /// Calls without a session that are to be sent.
@@ -148,6 +150,7 @@ impl ClientCore {
             actions: VecDeque::new(),
             events: VecDeque::new(),
             correlations: 0,
+            led_at: None,
             flights: BTreeMap::new(),
             calls: BTreeMap::new(),
             unsent: BTreeSet::new(),
@@ -206,7 +209,7 @@ impl ClientCore {
         while let Some(due) = self.timers.take_due(self.now) {
             match due {
                 Due::Call(call) => self.on_call_due(call),
-                Due::Flight(_) => self.leave_silent("gave no answer in time"),
+                Due::Flight(correlation) => self.on_flight_due(correlation),
             }
         }
         if self.link.deadline() <= self.now {
@@ -341,6 +344,7 @@ impl ClientCore {
     /// What was under way on the connection is in doubt, and is sent again on the next one.
     fn drop_connection(&mut self) {
         self.out.clear();
+        self.led_at = None;
         self.assembler = Assembler::default();
         for (correlation, flight) in std::mem::take(&mut self.flights) {
             self.timers.clear(Due::Flight(correlation));

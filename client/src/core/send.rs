@@ -144,9 +144,34 @@ impl ClientCore {
         let kind = request.kind();
         state.flight = Some(correlation);
         self.timers.set(Due::Call(call), state.give_up);
-        self.timers.set(Due::Flight(correlation), self.now.plus_ms(self.try_timeout_ms));
+        let try_ms = if state.body.is_entry() { self.try_timeout_ms / 2 } else { self.try_timeout_ms };
+        self.timers.set(Due::Flight(correlation), self.now.plus_ms(try_ms));
         let what = Errand::Call(call);
-        self.flights.insert(correlation, Flight { kind, sent_at: self.now, what });
+        self.flights.insert(correlation, Flight { kind, sent_at: self.now, try_began: self.now, what });
+    }
+
+    /// A request has got no answer. One that waits for an entry may have to wait for disks; half a try later the member is
+    /// asked whether it still leads, and left only if that has no answer either: another member could do no better.
+    pub(super) fn on_flight_due(&mut self, correlation: u64) {
+        let Some(flight) = self.flights.get_mut(&correlation) else { return };
+        let end = flight.try_began.plus_ms(self.try_timeout_ms);
+        let half_ms = self.try_timeout_ms / 2;
+        let is_entry = match &flight.what {
+            Errand::Call(call) => self.calls.get(call).is_some_and(|state| state.body.is_entry()),
+            Errand::Beat(_) => false,
+        };
+        let next = match is_entry {
+            true if self.now < end => end,
+            true if self.led_at >= Some(flight.try_began) => {
+                flight.try_began = self.now;
+                self.now.plus_ms(half_ms)
+            }
+            _ => return self.leave_silent("gave no answer in time"),
+        };
+        self.timers.set(Due::Flight(correlation), next);
+        if next == end {
+            self.beat_now();
+        }
     }
 
     /// Sends a batch about sessions.
@@ -156,7 +181,8 @@ impl ClientCore {
         request.encode(self.config.cell, Correlation(correlation), &mut self.out);
         self.timers.set(Due::Flight(correlation), self.now.plus_ms(self.try_timeout_ms));
         let what = Errand::Beat(keys);
-        self.flights.insert(correlation, Flight { kind: request.kind(), sent_at: self.now, what });
+        let (kind, sent_at) = (request.kind(), self.now);
+        self.flights.insert(correlation, Flight { kind, sent_at, try_began: sent_at, what });
     }
 }
 

@@ -42,6 +42,35 @@ fn a_member_that_lost_its_leader_is_left_within_one_try() {
     assert_eq!(rig.conditions(key), [Condition::Safe]);
 }
 
+/// Whoever left it would find no better one, and would have to attach anew behind everything that waits.
+#[test]
+fn a_leader_whose_disks_are_slow_is_not_left_as_long_as_it_answers_beats() {
+    let mut rig = Rig::new();
+    let key = rig.open(3_000);
+    let held = rig.hold(key, NAME);
+    rig.cell.is_slow = true;
+    let release = rig.core.release(held, rig.now);
+    rig.pass_ms(8_000);
+    assert_eq!(rig.tried.len(), 1);
+    assert_eq!(rig.conditions(key), [Condition::Safe]);
+    rig.cell.speed_up();
+    rig.pass_ms(1);
+    assert_eq!(rig.outcome(release), Some(Outcome::Released));
+}
+
+#[test]
+fn a_leader_that_answers_neither_a_call_nor_a_beat_is_left_within_one_try() {
+    let mut rig = Rig::new();
+    let key = rig.open(3_000);
+    rig.cell.is_slow = true;
+    rig.cell.ignores_beats = true;
+    rig.acquire(key, NAME, 0);
+    rig.pass_ms(749);
+    assert_eq!(rig.tried.len(), 1);
+    rig.pass_ms(2);
+    assert_eq!(rig.tried.len(), 2, "a quarter of the TTL is a try");
+}
+
 #[test]
 fn a_member_that_says_it_has_no_leader_is_left_at_once() {
     let mut rig = Rig::new();
