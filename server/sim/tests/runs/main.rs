@@ -2,5 +2,6 @@
 
 mod defects;
 mod harm;
+mod field;
 mod scenarios;
 mod seeds;
