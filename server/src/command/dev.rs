@@ -40,10 +40,11 @@ pub(crate) fn run(arguments: &DevArgs) -> Result<()> {
         (None, Some(temporary)) => temporary.path().join("cluster"),
         (None, None) => unreachable!("there is one or the other"),
     };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let signals = runtime.block_on(async { stop::Signals::listen() })?;
     let cluster = DevCluster::start(&data, shape, arguments.listen)?;
     greet(&cluster, arguments, &data);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(stop::wait(cluster.nodes))
+    runtime.block_on(stop::wait(signals, cluster.nodes))
 }
 
 fn greet(cluster: &DevCluster, arguments: &DevArgs, data: &Path) {

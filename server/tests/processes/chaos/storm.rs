@@ -125,9 +125,12 @@ impl Storm<'_> {
             }
             20..30 => {
                 self.deeds.orderly_stops += 1;
-                self.cluster.process(node).signal(Signal::TERM);
+                let process = self.cluster.process(node);
+                // One that has only just been started may not listen to signals yet, and dies of it.
+                let was_serving = process.complained().contains("INFO serving");
+                process.signal(Signal::TERM);
                 let (status, complained) = self.cluster.wait(node, crate::PATIENCE);
-                assert!(status.success(), "an orderly stop ends with {status}: {complained}");
+                assert!(status.success() || !was_serving, "an orderly stop ends with {status}: {complained}");
                 self.begin(node, What::Gone, 400);
             }
             30..50 => {
