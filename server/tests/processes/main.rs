@@ -11,6 +11,7 @@ mod commands;
 mod connection;
 mod damage;
 mod failover;
+mod field;
 mod hostile;
 mod identity;
 mod load;
