@@ -287,7 +287,8 @@ fn raise(resource: Resource, needed: u64) {
     }
 }
 
-/// Writes one block durably into a new file in the directory, and removes it. Says what was seen, or what is short.
+/// Writes one block durably into a new file in the directory, and removes it. Says what was seen, or what is short. A full
+/// disk is no shortage: a log that exists needs no room to start, and what it finds to be full it tries again.
 pub fn direct_io(directory: &Path) -> Result<String, Shortage> {
     let unusable = |error: Errno| Shortage::DirectoryUnusable {
         directory: directory.to_owned(),
@@ -300,8 +301,12 @@ pub fn direct_io(directory: &Path) -> Result<String, Shortage> {
     let name = format!(".probe-{}", std::process::id());
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     // Without O_DIRECT first: whether the directory can be written is another question than how.
-    let plain = rustix::fs::openat(&opened, &name, flags, Mode::RUSR | Mode::WUSR).map_err(unusable)?;
-    drop(plain);
+    let full = || Ok(format!("{filesystem} has no room to try a write in; the log waits until it has"));
+    match rustix::fs::openat(&opened, &name, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(plain) => drop(plain),
+        Err(Errno::NOSPC | Errno::DQUOT) => return full(),
+        Err(error) => return Err(unusable(error)),
+    }
     let outcome = write_direct(&opened, &name);
     let removal = rustix::fs::unlinkat(&opened, &name, AtFlags::empty());
     match outcome {
@@ -309,7 +314,11 @@ pub fn direct_io(directory: &Path) -> Result<String, Shortage> {
             removal.map_err(unusable)?;
             Ok(format!("a 4,096-byte O_DIRECT write with RWF_DSYNC worked on {filesystem}"))
         }
-        Err(Errno::NOSPC | Errno::DQUOT) => Err(unusable(Errno::NOSPC)),
+        // It was opened past the page cache, which is what file systems differ in.
+        Err(Errno::NOSPC | Errno::DQUOT) => {
+            removal.map_err(unusable)?;
+            full()
+        }
         Err(error) => Err(Shortage::DirectIo {
             directory: directory.to_owned(),
             filesystem,

@@ -20,6 +20,7 @@ mod process;
 mod refusal;
 mod restart;
 mod shards;
+mod space;
 mod worker;
 
 use std::time::{Duration, Instant};
