@@ -12,6 +12,7 @@ mod connection;
 mod damage;
 mod failover;
 mod field;
+mod flood;
 mod hostile;
 mod identity;
 mod load;
