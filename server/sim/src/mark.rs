@@ -54,8 +54,6 @@ marks! {
     SegmentsRotated => "a log had several segments at a start",
     /// Log: a start was refused, because a batch was not whole.
     RotRefused => "a start over a rotten log was refused",
-    /// Log: a read for a follower found that a batch was not whole.
-    RotRead => "a read met rot, and the log stopped",
     /// Log: the disk failed an operation, and the log stopped.
     DiskFailed => "a disk's error stopped a log",
     /// Log: appends waited for a segment that a full disk had no room for.

@@ -31,9 +31,8 @@ impl World {
             Some(failure) if !state.machine.explains_failure(&failure) => {
                 self.judges.on_log_stopped(Plan::node_id(node), &failure.to_string());
             }
-            Some(Failure::Damaged(_)) => self.judges.set(Mark::RotRead),
             Some(Failure::Disk { .. }) => self.judges.set(Mark::DiskFailed),
-            None => {}
+            Some(Failure::Damaged(_)) | None => {}
         }
         self.nodes[node].kill();
         self.fabric.hang_up(Site::Node(node));

@@ -217,7 +217,8 @@ impl World {
         if (0..self.nodes.len()).any(|node| self.is_whole(node) && is_born(node)) {
             return false;
         }
-        (0..self.nodes.len()).any(|node| self.outcasts.contains(&node) || self.nodes[node].process.is_none())
+        let is_gone = |node: usize| self.nodes[node].process.is_none() && !self.is_whole(node);
+        (0..self.nodes.len()).any(|node| self.outcasts.contains(&node) || is_gone(node))
             || self.is_member_replaced(cell)
     }
 

@@ -78,6 +78,8 @@ pub(super) struct Nemesis {
     ttl: u64,
     drift_ppm_max: u64,
     birth_gap_mean: Moment,
+    /// Faults come thick and fast, and none is too rare.
+    is_birth: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -109,14 +111,15 @@ impl Nemesis {
             ttl: u64::from(plan.workload.ttl_ms.1) * MS,
             drift_ppm_max: plan.drift_ppm_max,
             birth_gap_mean: plan.birth_gap_mean,
+            is_birth: false,
         }
     }
 
     /// When the next fault comes, in ns from now; never if there are none.
     pub(super) fn gap(&mut self, now: Moment) -> Option<Moment> {
         let mean = self.plan.gap_mean?;
-        let is_birth = self.plan.births && now < BIRTH_SPAN;
-        let mean = if is_birth { self.birth_gap_mean.min(mean) } else { mean };
+        self.is_birth = self.plan.births && now < BIRTH_SPAN;
+        let mean = if self.is_birth { self.birth_gap_mean.min(mean) } else { mean };
         Some(self.stream.around(mean) + MS)
     }
 
@@ -178,7 +181,7 @@ impl Nemesis {
                 (Fault::FullDisk(node, bytes), Some((span, Fault::Room(node))))
             }
             // There are few of them in a run, and the first ones drawn would be all.
-            Kind::Rot | Kind::Wipe if stream.percent(80) => return None,
+            Kind::Rot | Kind::Wipe if !self.is_birth && stream.percent(80) => return None,
             Kind::Rot => (Fault::Rot(node), None),
             Kind::Wipe => (Fault::Wipe(node), Some((while_down, Fault::Start(node)))),
             Kind::ClockRate => (self.draw_clock_rate(node, client), None),

@@ -167,8 +167,9 @@ impl Plan {
         self.faults.rot = stream.percent(25);
         self.faults.wipes = stream.percent(20);
         self.faults.clock_rates = self.drift_ppm_max > 0 && stream.percent(50);
-        if stream.percent(20) {
+        if stream.percent(25) {
             self.faults.births = true;
+            self.faults.wipes |= stream.percent(50);
             self.birth_gap_mean = stream.one_of(&[10 * MS, 50 * MS, 200 * MS]);
             self.start_mean = stream.one_of(&[0, 20 * MS, 300 * MS]);
         }
