@@ -70,6 +70,10 @@ knobs! {
         "cancel_percent" from 0: workload.cancel_percent as u64,
         "close_percent" from 0: workload.close_percent as u64,
         "read_percent" from 0: workload.read_percent as u64,
+        "again_percent" from 0: workload.again_percent as u64,
+        "drop_percent" from 0: workload.drop_percent as u64,
+        "odd_percent" from 0: workload.odd_percent as u64,
+        "forgers" from 0: forgers as usize,
     }
     faults {
         kills,

@@ -30,6 +30,10 @@ pub enum Concern {
     Command,
     /// Bent inputs.
     Fuzz,
+    /// What clients do out of the ordinary.
+    Variety,
+    /// What forgers send.
+    Forgery,
 }
 
 impl Stream {

@@ -1,15 +1,17 @@
-//! Nothing acknowledged is lost (contract, points 1, 5 and 8).
+//! Nothing acknowledged is lost (contract, points 1, 5, 6 and 8).
 //!
-//! Invariant checked: what a client was told stands in the entries that committed, at that time and for ever:
-//! `commitment` sees to it that those never change, and the end of a run that every replica has them. Deliberately
-//! absent: what no client was told.
+//! Invariant checked: what a client was told stands in the entries that had committed by then: `commitment` sees to it that
+//! those never change, `majority` that they were on enough disks, and the end of a run that every replica has them. It
+//! knows what committed entries told, word by word. Deliberately absent: what no client was told.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use lockstep_core::table::{Answer, Outcome};
-use lockstep_wire::{FencingToken, LogIndex, RequestId, SessionId};
+use lockstep_wire::reply::EndReason;
+use lockstep_wire::{LogIndex, SessionId};
 
-use super::{Verdict, violated};
+use super::once::{RequestKey, says_the_same};
+use super::{Violation, violated};
 
 const RULE: &str = "nothing acknowledged is lost (contract 8)";
 
@@ -17,13 +19,14 @@ const RULE: &str = "nothing acknowledged is lost (contract 8)";
 #[derive(Debug, Default)]
 pub struct Acknowledgements {
     applied: LogIndex,
-    opened: BTreeSet<SessionId>,
-    ended: BTreeSet<SessionId>,
-    grants: BTreeMap<(SessionId, RequestId), (FencingToken, FencingToken)>,
-    /// Acquires that left their hold.
-    left: BTreeSet<(SessionId, FencingToken)>,
-    done: BTreeSet<(SessionId, RequestId)>,
+    opened: BTreeMap<SessionId, LogIndex>,
+    ended: BTreeMap<SessionId, (LogIndex, EndReason)>,
+    /// Each answer once, with the first entry that gave it.
+    answers: BTreeMap<RequestKey, Vec<(LogIndex, Answer)>>,
 }
+
+/// The entry that a told word comes from.
+pub type Origin = Result<LogIndex, Violation>;
 
 impl Acknowledgements {
     /// Takes what a committed entry told.
@@ -32,21 +35,18 @@ impl Acknowledgements {
         for outcome in outcomes {
             match outcome {
                 Outcome::Opened { session, .. } => {
-                    self.opened.insert(*session);
+                    self.opened.entry(*session).or_insert(index);
                 }
-                Outcome::SessionEnded { session, .. } => {
-                    self.ended.insert(*session);
+                Outcome::SessionEnded { session, reason, .. } => {
+                    self.ended.entry(*session).or_insert((index, *reason));
                 }
-                Outcome::Reply { session, request_id, answer: Answer::Granted(grant) } => {
-                    self.grants.insert((*session, *request_id), (grant.token, grant.fence));
+                Outcome::Reply { session, request_id, answer } => {
+                    let known = self.answers.entry((*session, *request_id)).or_default();
+                    if !known.iter().any(|(_, known)| says_the_same(known, answer)) {
+                        known.push((index, *answer));
+                    }
                 }
-                Outcome::Reply { session, request_id, answer: Answer::Done } => {
-                    self.done.insert((*session, *request_id));
-                }
-                Outcome::HoldEnded { session, token, .. } => {
-                    self.left.insert((*session, *token));
-                }
-                Outcome::Reply { .. }
+                Outcome::HoldEnded { .. }
                 | Outcome::OpenRefused { .. }
                 | Outcome::WaitStarted { .. }
                 | Outcome::WaitEnded { .. }
@@ -60,75 +60,74 @@ impl Acknowledgements {
         self.applied
     }
 
-    /// A client was told that its session is open.
+    /// A client was told that its session is open. Gives the entry that opened it.
     ///
     /// # Errors
-    /// No committed entry opened it.
-    pub fn on_opened(&self, session: SessionId) -> Verdict {
-        if self.opened.contains(&session) {
-            return Ok(());
-        }
-        violated(RULE, format!("a client was told of session {session}, which no committed entry opened"))
-    }
-
-    /// A client was told of a grant.
-    ///
-    /// # Errors
-    /// No committed entry granted it so.
-    pub fn on_granted(
-        &self,
-        session: SessionId,
-        acquire_id: RequestId,
-        token: FencingToken,
-        fence: FencingToken,
-    ) -> Verdict {
-        let known = self.grants.get(&(session, acquire_id)).copied();
-        if known == Some((token, fence)) {
-            return Ok(());
-        }
-        violated(
-            RULE,
-            format!(
-                "a client was told that acquire {acquire_id} of session {session} has token {token} and fence {fence}; \
-                 the committed entries through {} say {known:?}",
-                self.applied
+    /// No committed entry did.
+    pub fn on_opened(&self, session: SessionId) -> Origin {
+        match self.opened.get(&session) {
+            Some(index) => Ok(*index),
+            None => violated(
+                RULE,
+                format!("a client was told of session {session}, which no committed entry opened"),
             ),
-        )
+        }
     }
 
-    /// A client was told that its hold, the only acquire in it, was released.
+    /// A client was answered. Gives the first entry that answered so.
     ///
     /// # Errors
-    /// No committed entry ended it.
-    pub fn on_released(&self, session: SessionId, token: FencingToken) -> Verdict {
-        if self.left.contains(&(session, token)) {
-            return Ok(());
-        }
-        violated(
-            RULE,
-            format!(
-                "a client was told that session {session} gave token {token} back, and no committed entry says so"
+    /// No committed entry did.
+    pub fn on_answered(&self, request: RequestKey, answer: &Answer) -> Origin {
+        let known = self.answers.get(&request).map_or(&[][..], Vec::as_slice);
+        match known.iter().find(|(_, known)| says_the_same(known, answer)) {
+            Some((index, _)) => Ok(*index),
+            None => violated(
+                RULE,
+                format!(
+                    "a client was told {answer:?} of {request:?}; the committed entries through {} say {known:?}",
+                    self.applied
+                ),
             ),
-        )
+        }
     }
 
-    /// A client was told that its session has ended.
+    /// A client was told that there never was such a session.
     ///
     /// # Errors
-    /// No committed entry ended it.
-    pub fn on_session_ended(&self, session: SessionId) -> Verdict {
-        if self.ended.contains(&session) {
-            return Ok(());
+    /// A committed entry opened it.
+    pub fn on_session_unknown(&self, session: SessionId) -> super::Verdict {
+        match self.opened.get(&session) {
+            Some(index) => violated(
+                RULE,
+                format!("a client was told that session {session} is unknown, and entry {index} opened it"),
+            ),
+            None => Ok(()),
         }
-        violated(
-            RULE,
-            format!("a client was told that session {session} has ended, and no committed entry says so"),
-        )
+    }
+
+    /// A client was told that its session has ended. Gives the entry that ended it.
+    ///
+    /// # Errors
+    /// No committed entry did, or not for the reason that was told.
+    pub fn on_session_ended(&self, session: SessionId, reason: Option<EndReason>) -> Origin {
+        match self.ended.get(&session) {
+            Some((index, known)) if reason.is_none_or(|reason| reason == *known) => Ok(*index),
+            known => violated(
+                RULE,
+                format!(
+                    "a client was told that session {session} has ended ({reason:?}); committed entries say {known:?}"
+                ),
+            ),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lockstep_wire::reply::Grant;
+    use lockstep_wire::{FencingToken, RequestId};
+
     use super::*;
 
     #[test]
@@ -137,8 +136,38 @@ mod tests {
         told.on_entry(LogIndex(1), &[Outcome::Opened { session: SessionId(1), ttl_ms: 1, is_new: true }]);
         assert!(told.on_opened(SessionId(1)).is_ok());
         assert!(told.on_opened(SessionId(2)).is_err());
-        assert!(told.on_granted(SessionId(1), RequestId(1), FencingToken(2), FencingToken(2)).is_err());
-        assert!(told.on_released(SessionId(1), FencingToken(2)).is_err());
-        assert!(told.on_session_ended(SessionId(1)).is_err());
+        assert!(told.on_answered((SessionId(1), RequestId(1)), &Answer::Done).is_err());
+        assert!(told.on_session_ended(SessionId(1), None).is_err());
+        assert!(told.on_session_unknown(SessionId(1)).is_err());
+        assert!(told.on_session_unknown(SessionId(2)).is_ok());
+    }
+
+    #[test]
+    fn an_answer_must_be_the_one_that_was_committed() {
+        let token = FencingToken(2);
+        let grant = Grant { token, fence: token, slot: 0, hold_left_ms: 0, holders: 1 };
+        let request = (SessionId(1), RequestId(1));
+        let mut told = Acknowledgements::default();
+        let answer = Answer::Granted(grant);
+        let reply = Outcome::Reply { session: request.0, request_id: request.1, answer };
+        told.on_entry(LogIndex(2), &[reply]);
+        let again = Answer::Granted(Grant { holders: 7, ..grant });
+        assert_eq!(told.on_answered(request, &again), Ok(LogIndex(2)));
+        let other = Answer::Granted(Grant { token: FencingToken(3), ..grant });
+        assert!(told.on_answered(request, &other).is_err());
+    }
+
+    #[test]
+    fn an_end_must_have_the_reason_that_was_committed() {
+        let mut told = Acknowledgements::default();
+        let ended = Outcome::SessionEnded {
+            session: SessionId(1),
+            reason: EndReason::Expired,
+            released_total: 0,
+            released: Vec::new(),
+        };
+        told.on_entry(LogIndex(4), &[ended]);
+        assert_eq!(told.on_session_ended(SessionId(1), None), Ok(LogIndex(4)));
+        assert!(told.on_session_ended(SessionId(1), Some(EndReason::Closed)).is_err());
     }
 }

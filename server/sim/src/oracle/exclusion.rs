@@ -3,7 +3,8 @@
 //!
 //! Invariants checked: no two holders in conflicting modes present the same fence; the resource never refuses the
 //! write of somebody who still holds by right; and at no moment of true time do two clients believe, by their own
-//! rules, that they hold one name in conflicting modes. Deliberately absent: locks; the resource knows fences only.
+//! rules, that they hold one name in conflicting modes, or together and with different fences. Deliberately absent:
+//! locks; the resource knows fences only. That fences grow from phase to phase is for `token`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::{Verdict, violated};
 
 const RULE: &str = "mutual exclusion (contract 1)";
 
-/// Who holds: a client, by its place and life, and which of its acquires.
+/// Who holds: a client, by its place and life, and the acquire that made its hold.
 pub type Holder = (usize, u64, u64);
 
 /// A write on its way to the resource.
@@ -41,6 +42,8 @@ pub struct Belief {
     pub mode: Mode,
     /// Its token.
     pub token: FencingToken,
+    /// What it presents.
+    pub fence: FencingToken,
 }
 
 /// The resources behind all locks.
@@ -99,13 +102,24 @@ impl Resources {
 pub fn check_beliefs(beliefs: &[Belief]) -> Verdict {
     for (at, one) in beliefs.iter().enumerate() {
         for other in &beliefs[at + 1..] {
-            let conflicts = one.mode == Mode::Exclusive || other.mode == Mode::Exclusive;
-            if one.resource == other.resource && conflicts {
+            if one.resource != other.resource {
+                continue;
+            }
+            if one.mode == Mode::Exclusive || other.mode == Mode::Exclusive {
                 return violated(
                     RULE,
                     format!(
                         "{:?} (token {}) and {:?} (token {}) both believe that they hold {:?}",
                         one.holder, one.token, other.holder, other.token, one.resource
+                    ),
+                );
+            }
+            if one.fence != other.fence {
+                return violated(
+                    RULE,
+                    format!(
+                        "{:?} and {:?} share {:?} and present fences {} and {}",
+                        one.holder, other.holder, one.resource, one.fence, other.fence
                     ),
                 );
             }
@@ -146,15 +160,24 @@ mod tests {
         assert!(resources.on_write(&write(3, Mode::Exclusive, 5), true).is_err());
     }
 
-    #[test]
-    fn two_beliefs_in_one_lock_are_seen() {
-        let belief = |client, mode| Belief {
+    fn belief(client: usize, mode: Mode, fence: u64) -> Belief {
+        Belief {
             resource: (CellId(0), "n".to_owned()),
             holder: (client, 1, 1),
             mode,
-            token: FencingToken(1),
-        };
-        assert!(check_beliefs(&[belief(1, Mode::Shared), belief(2, Mode::Shared)]).is_ok());
-        assert!(check_beliefs(&[belief(1, Mode::Shared), belief(2, Mode::Exclusive)]).is_err());
+            token: FencingToken(fence),
+            fence: FencingToken(fence),
+        }
+    }
+
+    #[test]
+    fn two_beliefs_in_one_lock_are_seen() {
+        assert!(check_beliefs(&[belief(1, Mode::Shared, 1), belief(2, Mode::Shared, 1)]).is_ok());
+        assert!(check_beliefs(&[belief(1, Mode::Shared, 1), belief(2, Mode::Exclusive, 1)]).is_err());
+    }
+
+    #[test]
+    fn sharers_with_different_fences_are_seen() {
+        assert!(check_beliefs(&[belief(1, Mode::Shared, 1), belief(2, Mode::Shared, 2)]).is_err());
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_core::table::{Answer, Limits, Outcome};
 use lockstep_wire::entry::Command;
+use lockstep_wire::reply::Grant;
 use lockstep_wire::request::Mode;
 use lockstep_wire::{CellId, Epoch, FencingToken, LogIndex, NodeId, Owner, RequestId, SessionId, Term};
 
@@ -16,12 +17,15 @@ use super::durability::Acknowledgements;
 use super::exclusion::{Belief, Holder, Resources, Write, check_beliefs};
 use super::expiry::{self, Lease};
 use super::line::Lines;
-use super::reading::{Holders, Readings};
+use super::reading::Readings;
 use super::token::{Tokens, Told};
 use super::{Verdict, Violation, violated};
 use crate::reference::Model;
 
 const ONCE: &str = "a request is carried out once, and as it was told (contract 5 and 6)";
+
+/// Who holds a lock: session, acquire, token.
+pub type Holders = Vec<(SessionId, RequestId, FencingToken)>;
 
 /// The log of a replica: entry `i + 1` by term and payload.
 pub type ReplicaLog = Vec<(Term, Vec<u8>)>;
@@ -189,7 +193,7 @@ impl Reading {
             expired: 0,
         };
         let mut model = Model::new(Epoch(0), Limits::default());
-        let mut lines = Lines::default();
+        let mut lines = Lines::new(Limits::default().holders_per_lock_max);
         let mut names = BTreeSet::new();
         for (position, (_, payload)) in log.iter().enumerate() {
             let index = LogIndex(position as u64 + 1);
@@ -209,10 +213,9 @@ impl Reading {
             let outcomes = model.apply(index, &command);
             lines.on_entry(index, &command, &outcomes)?;
             reading.on_outcomes(index, &outcomes);
+            reading.readings.on_entry(index);
             for name in &names {
-                let holders = model.lock(name).holders;
-                let holders = holders.iter().map(|held| (held.session, held.acquire_id, held.token));
-                reading.readings.on_state(index, name, holders.collect());
+                reading.readings.on_lock(name, model.lock(name).as_seen());
             }
         }
         Ok(reading)
@@ -287,7 +290,7 @@ impl Replay {
         match event {
             Event::Opened { session } => {
                 self.learn(Some(session_index(*session)), reading);
-                reading.acknowledgements.on_opened(*session)
+                reading.acknowledgements.on_opened(*session).map(|_| ())
             }
             Event::Asked { client, session, owner, name, mode } => {
                 let floor = self.tokens.floor(&(CellId(0), name.clone()));
@@ -310,14 +313,21 @@ impl Replay {
             Event::Wrote { owner, safe_until, now } => self.on_write(*owner, (*safe_until, *now), reading),
             Event::Released { owner } => {
                 let asked = self.asked[owner].clone();
-                let (token, _) = asked.grant.expect("a hold that was released was granted");
                 self.tally.releases += 1;
-                self.learn(reading.left.get(owner).copied(), reading);
-                reading.acknowledgements.on_released(asked.session, token)
+                let Some(left) = reading.left.get(owner).copied() else {
+                    return violated(
+                        "nothing acknowledged is lost (contract 8)",
+                        format!(
+                            "{asked:?} was told that it gave its hold back, and no committed entry says so"
+                        ),
+                    );
+                };
+                self.learn(Some(left), reading);
+                Ok(())
             }
             Event::Ended { session } => {
                 self.learn(reading.ended.get(session).copied(), reading);
-                reading.acknowledgements.on_session_ended(*session)
+                reading.acknowledgements.on_session_ended(*session, None).map(|_| ())
             }
             Event::Looking { read, name } => {
                 self.looks.insert(*read, (name.clone(), reading.readings.floor()));
@@ -326,7 +336,7 @@ impl Replay {
             Event::Looked { read, revision, holders } => {
                 let (name, floor) = &self.looks[read];
                 self.tally.reads += 1;
-                let verdict = reading.readings.on_read(name, *revision, holders, *floor);
+                let verdict = reading.readings.on_holders_read(name, *revision, holders, *floor);
                 self.learn(Some(*revision), reading);
                 verdict
             }
@@ -352,11 +362,12 @@ impl Replay {
         let asked = asked.clone();
         self.tally.grants += 1;
         self.learn(Some(token.index()), reading);
-        let (resource, holder, mode) = (asked.resource(), asked.holder, asked.mode);
-        self.tokens.on_granted(&Told { resource, holder, mode, token, floor: asked.floor })?;
+        let (resource, grantee, mode) = (asked.resource(), (asked.session, owner), asked.mode);
+        self.tokens.on_granted(&Told { resource, grantee, mode, token, fence, floor: asked.floor })?;
         let logged = reading.acquires.get(&owner);
         let request = logged.and_then(|logged| logged.requests.first().copied()).unwrap_or_default();
-        reading.acknowledgements.on_granted(asked.session, request, token, fence)?;
+        let grant = Grant { token, fence, slot: 0, hold_left_ms: 0, holders: 0 };
+        reading.acknowledgements.on_answered((asked.session, request), &Answer::Granted(grant))?;
         let is_right = logged.is_some_and(|logged| {
             let same = (&logged.name, logged.mode, logged.session) == (&asked.name, mode, asked.session);
             same && logged.requests.len() == 1 && logged.grants.len() == 1
@@ -401,11 +412,12 @@ fn check_standing_beliefs(events: &[Event]) -> Verdict {
         if let Event::Asked { client, session, owner, name, mode } = event {
             asked.insert(*owner, ((*client, session.0, owner.0), name.clone(), *mode));
         }
-        if let Event::Granted { owner, token, .. } = event
+        if let Event::Granted { owner, token, fence } = event
             && last_by_right.contains_key(owner)
         {
             let (holder, name, mode) = asked[owner].clone();
-            let belief = Belief { resource: (CellId(0), name), holder, mode, token: *token };
+            let (token, fence) = (*token, *fence);
+            let belief = Belief { resource: (CellId(0), name), holder, mode, token, fence };
             standing.insert(*owner, belief);
             check_beliefs(&standing.values().cloned().collect::<Vec<_>>())?;
         }

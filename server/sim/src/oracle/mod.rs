@@ -2,8 +2,9 @@
 //!
 //! Invariant: a judge looks at what clients were told, at what entries committed and at what true time it is, and
 //! at nothing of how that came about; an outcome that nobody was told is unknown, not a failure. Deliberately
-//! absent: linearizability in general, and watches.
+//! absent: watches, which are not built.
 
+pub mod beat;
 pub mod commitment;
 pub mod durability;
 pub mod election;
@@ -12,6 +13,10 @@ pub mod expiry;
 pub mod history;
 pub mod lateness;
 pub mod line;
+pub mod majority;
+pub mod matching;
+pub mod once;
+pub mod orphan;
 pub mod reading;
 pub mod token;
 

@@ -9,6 +9,7 @@ use lockstep_wire::{FencingToken, Nonce, Owner, RequestId, SessionId};
 
 use super::session::Standing;
 use super::{Content, Lock, Model};
+use crate::oracle::reading;
 
 /// A lock as reads see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,22 @@ pub struct SessionState {
     pub next_request_id: RequestId,
     /// What it holds and waits for: acquire id, owner, mode, token, fence, name; in the order of the ids.
     pub claims: Vec<(RequestId, Owner, Mode, FencingToken, FencingToken, String)>,
+}
+
+impl LockState {
+    /// What the judges of reads want to know of it.
+    pub fn as_seen(&self) -> reading::Lock {
+        let holders = self.holders.iter().map(|holder| reading::Holder {
+            session: holder.session,
+            owner: holder.owner,
+            acquire_id: holder.acquire_id,
+            token: holder.token,
+            fence: holder.fence,
+        });
+        let waiters =
+            self.waiters.iter().map(|waiter| (waiter.session, waiter.owner, waiter.acquire_id, waiter.mode));
+        reading::Lock { holders: holders.collect(), waiters: waiters.collect() }
+    }
 }
 
 impl Model {

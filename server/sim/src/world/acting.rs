@@ -197,6 +197,9 @@ impl World {
 
     fn note_start(&mut self, node: usize) {
         let Some(process) = &self.nodes[node].process else { return };
+        for (cell, mirror) in &process.mirrors {
+            self.judges.on_recovered(*cell, Plan::node_id(node), mirror);
+        }
         let found = process.found;
         if self.nodes[node].machine.is_full() {
             self.judges.set(Mark::StartedFull);

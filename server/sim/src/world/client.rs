@@ -14,9 +14,10 @@ use super::judge::Judges;
 use super::network::{Door, End, Fabric, Site, WireId};
 use super::plan::Plan;
 use super::schedule::Moment;
-use super::workload::Hands;
+use super::workload::{Hands, TaskHold};
 use crate::oracle::exclusion::Belief;
 use crate::oracle::expiry::{self, Lease};
+use crate::oracle::once::RequestKey;
 use crate::random::{Concern, Stream};
 
 /// Something that waits to be handed to a client.
@@ -87,6 +88,11 @@ impl Client {
         if !self.is_running {
             return;
         }
+        match &arrival {
+            ClientArrival::Bytes(wire, bytes) => around.judges.on_told(*wire, bytes),
+            ClientArrival::Closed(wire) => around.judges.on_hung_up(*wire),
+            ClientArrival::Connected(_) | ClientArrival::Refused(_) => {}
+        }
         self.inbox.push_back(arrival);
         if !self.is_paused {
             self.look_around(around);
@@ -155,12 +161,14 @@ impl Client {
                 }
                 Action::Send { connection, bytes } => {
                     if let Some(wire) = self.wires.get(&connection) {
+                        around.judges.on_sent(*wire, &bytes);
                         around.fabric.write(*wire, End::Dialer, bytes);
                     }
                 }
                 Action::Disconnect { connection } => {
                     if let Some(wire) = self.wires.remove(&connection) {
                         self.connections.remove(&wire);
+                        around.judges.on_hung_up(wire);
                         around.fabric.close(wire, End::Dialer);
                     }
                 }
@@ -195,16 +203,27 @@ impl Client {
         holds
             .map(|hold| Belief {
                 resource: (self.cell, hold.name.clone()),
-                holder: (self.place, self.life, hold.call.0),
+                holder: (self.place, self.life, hold.origin.0),
                 mode: hold.mode,
                 token: hold.token,
+                fence: hold.fence,
             })
             .collect()
     }
 
-    /// Whether it may believe in a hold of its present life.
-    pub(super) fn holds_by_right(&self, life: u64, call: u64, now: Moment) -> bool {
-        self.is_running && self.life == life && self.core.is_held(CallId(call), self.local(now))
+    /// Whether it may believe in a hold of its present life, named by the acquire that made it.
+    pub(super) fn holds_by_right(&self, life: u64, origin: u64, now: Moment) -> bool {
+        let mut holds = self.hands.holds().filter(|hold| hold.origin == CallId(origin));
+        self.is_running
+            && self.life == life
+            && holds.any(|hold| self.core.is_held(hold.call, self.local(now)))
+    }
+
+    /// Whether it knows of an acquire that has something.
+    pub(super) fn claims(&self, (session, acquire_id): RequestKey) -> bool {
+        let is_it =
+            |hold: &TaskHold| hold.session == session && self.core.acquire_id(hold.call) == Some(acquire_id);
+        self.is_running && self.hands.holds().any(is_it)
     }
 
     /// A committed entry has ended a session: its owner must not believe in it any more.

@@ -15,7 +15,8 @@ use super::judge::CellJudges;
 use super::network::Site;
 use super::schedule::{MS, Moment};
 use crate::mark::Mark;
-use crate::oracle::{Verdict, violated};
+use crate::oracle::orphan::Orphans;
+use crate::oracle::{Verdict, Violation};
 use crate::random::{Concern, Stream};
 
 /// How long a world without faults may take to come to rest.
@@ -33,10 +34,13 @@ impl World {
         for client in 0..self.clients.len() {
             self.clients[client].hands.wind_down();
         }
+        for forger in &mut self.forgers {
+            forger.wind_down();
+        }
         let deadline = self.fabric.now() + CALM_MAX;
         while let Some(unrest) = self.unrest() {
             if self.fabric.now() >= deadline {
-                return violated("without faults there is progress", unrest);
+                return Err(unrest);
             }
             self.run_for(250 * MS)?;
         }
@@ -156,7 +160,30 @@ impl World {
     }
 
     /// What keeps the world from being at rest.
-    fn unrest(&self) -> Option<String> {
+    fn unrest(&self) -> Option<Violation> {
+        let progress = |detail| Violation { rule: "without faults there is progress", detail };
+        self.standstill().map(progress).or_else(|| self.stranger())
+    }
+
+    /// Somebody who holds or waits although no client knows of it. At rest the tasks of clients hold nothing, so that
+    /// whatever there is, is one.
+    fn stranger(&self) -> Option<Violation> {
+        self.judges.each_cell().filter(|(cell, _)| !self.is_unborn_for_good(*cell)).find_map(
+            |(cell, judges)| {
+                judges.orphans.claims().find_map(|(request, name)| {
+                    let is_known = self.clients.iter().any(|it| it.cell == cell && it.claims(request));
+                    (!is_known).then(|| Orphans::orphan(request, name))
+                })
+            },
+        )
+    }
+
+    /// What there is no progress with.
+    fn standstill(&self) -> Option<String> {
+        let is_served = |cell| !self.is_unborn_for_good(cell);
+        if let Some(forger) = self.forgers.iter().find(|it| !it.is_settled() && is_served(it.cell)) {
+            return Some(format!("the forger of cell {} has not closed its session", forger.cell));
+        }
         for client in &self.clients {
             if !client.is_settled() && !self.is_unborn_for_good(client.cell) {
                 let trouble = client.core.trouble();

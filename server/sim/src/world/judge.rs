@@ -11,15 +11,20 @@ use lockstep_core::{Cell, RecordHead};
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::Request;
-use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, RequestId, SessionId, Term};
+use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, SessionId, Term};
 
 use crate::mark::{Lookout, Mark, Marks};
+use crate::oracle::beat::Beats;
 use crate::oracle::commitment::Commitment;
 use crate::oracle::durability::Acknowledgements;
 use crate::oracle::election::Elections;
 use crate::oracle::exclusion::Resources;
 use crate::oracle::lateness::Lateness;
 use crate::oracle::line::Lines;
+use crate::oracle::majority::Disks;
+use crate::oracle::matching::Matching;
+use crate::oracle::once::Once;
+use crate::oracle::orphan::Orphans;
 use crate::oracle::reading::Readings;
 use crate::oracle::token::Tokens;
 use crate::oracle::{Verdict, Violation, violated};
@@ -27,6 +32,9 @@ use crate::reference::Model;
 use crate::reference::compare::compare;
 use crate::world::hearing::{acknowledged_in, kept_alive_by};
 use crate::world::schedule::Moment;
+
+use super::tap::Tap;
+use super::trace::number_of;
 
 /// A replica's own log, as its driver has seen it grow: entry `i + 1` by term and payload.
 pub(super) type Mirror = Vec<(Term, Vec<u8>)>;
@@ -41,6 +49,11 @@ pub(super) struct CellJudges {
     /// Some member has said that the cell is born.
     pub(super) is_born: bool,
     pub(super) lateness: Lateness,
+    pub(super) once: Once,
+    pub(super) orphans: Orphans,
+    pub(super) beats: Beats,
+    pub(super) disks: Disks,
+    matching: Matching,
     lines: Lines,
     lookout: Lookout,
     model: Model,
@@ -63,6 +76,7 @@ pub(super) struct Judges {
     cells: BTreeMap<CellId, CellJudges>,
     pub(super) resources: Resources,
     pub(super) tokens: Tokens,
+    pub(super) tap: Tap,
     /// Sessions that have ended since somebody looked.
     pub(super) endings: Vec<Ending>,
     violation: Option<Violation>,
@@ -72,8 +86,8 @@ pub(super) struct Judges {
 }
 
 impl Judges {
-    /// Judges of cells numbered from 0 on.
-    pub(super) fn new(cells: u16, epoch: Epoch, limits: Limits) -> Judges {
+    /// Judges of cells numbered from 0 on, of so many members each.
+    pub(super) fn new(cells: u16, members: usize, epoch: Epoch, limits: Limits) -> Judges {
         let judges = |_| CellJudges {
             commitment: Commitment::default(),
             elections: Elections::default(),
@@ -81,14 +95,20 @@ impl Judges {
             readings: Readings::default(),
             is_born: false,
             lateness: Lateness::default(),
-            lines: Lines::default(),
             lookout: Lookout::default(),
+            once: Once::default(),
+            orphans: Orphans::default(),
+            beats: Beats::default(),
+            disks: Disks::new(members),
+            matching: Matching::default(),
+            lines: Lines::new(limits.holders_per_lock_max),
             model: Model::new(epoch, limits),
         };
         Judges {
             cells: (0..cells).map(|cell| (CellId(cell), judges(cell))).collect(),
             resources: Resources::default(),
             tokens: Tokens::default(),
+            tap: Tap::default(),
             endings: Vec::new(),
             violation: None,
             entries: 0,
@@ -112,8 +132,41 @@ impl Judges {
         self.cells.get_mut(&cell).expect("cells are numbered from 0 on")
     }
 
+    /// Whether there is such a cell.
+    pub(super) fn has_cell(&self, cell: CellId) -> bool {
+        self.cells.contains_key(&cell)
+    }
+
     pub(super) fn each_cell(&self) -> impl Iterator<Item = (CellId, &CellJudges)> {
         self.cells.iter().map(|(cell, judges)| (*cell, judges))
+    }
+
+    /// A replica appends an entry to a log that was like `mirror`.
+    pub(super) fn on_appended(
+        &mut self,
+        id: CellId,
+        node: NodeId,
+        mirror: &Mirror,
+        term: Term,
+        payload: &[u8],
+    ) {
+        let index = LogIndex(mirror.len() as u64 + 1);
+        let prev_term = mirror.last().map_or(Term(0), |(term, _)| *term);
+        let verdict = self.cell(id).matching.on_appended(node, index, term, prev_term, number_of(payload));
+        self.take(verdict);
+    }
+
+    /// A replica has started over what its disk held.
+    pub(super) fn on_recovered(&mut self, id: CellId, node: NodeId, mirror: &Mirror) {
+        self.cell(id).disks.on_recovered(node, mirror.iter().map(|(term, _)| *term));
+        let mut prev_term = Term(0);
+        for ((term, payload), index) in mirror.iter().zip(1..) {
+            let payload = number_of(payload);
+            let matching = &mut self.cell(id).matching;
+            let verdict = matching.on_appended(node, LogIndex(index), *term, prev_term, payload);
+            self.take(verdict);
+            prev_term = *term;
+        }
     }
 
     /// A replica may have applied more than `before`.
@@ -153,6 +206,7 @@ impl Judges {
             let judges = self.cell(id);
             let newest = judges.elections.newest().map_or(Term(0), |(term, _)| term);
             if judges.commitment.on_applied(node, index, *term, payload, newest)? {
+                judges.disks.on_committed(index, *term)?;
                 let outcomes = judges.on_committed(index, (*term, newest), payload)?;
                 self.entries += 1;
                 self.note_endings(id, &outcomes);
@@ -278,19 +332,21 @@ impl CellJudges {
             }
         }
         self.lookout.on_entry(term, newest, &command, &outcomes);
+        self.once.on_entry(index, &command, &outcomes)?;
+        self.orphans.on_entry(&command, &outcomes)?;
+        self.readings.on_entry(index);
         for name in self.touched(&command) {
-            let state = self.model.lock(&name);
-            let holders: Vec<(SessionId, RequestId, _)> = state
-                .holders
-                .iter()
-                .map(|holder| (holder.session, holder.acquire_id, holder.token))
-                .collect();
-            self.readings.on_state(index, &name, holders);
+            self.readings.on_lock(&name, self.model.lock(&name).as_seen());
+        }
+        for session in sessions_of(&command, &outcomes) {
+            if let Ok(state) = self.model.session(session) {
+                self.readings.on_session(session, state.claims);
+            }
         }
         Ok(outcomes)
     }
 
-    /// Names whose holders a command may have changed.
+    /// Names whose holders or waiters a command may have changed.
     fn touched(&self, command: &Command<'_>) -> Vec<String> {
         match command {
             Command::Blank
@@ -315,4 +371,24 @@ impl CellJudges {
             ),
         }
     }
+}
+
+/// Sessions that an entry may have changed, some of them more than once.
+fn sessions_of(command: &Command<'_>, outcomes: &[Outcome]) -> Vec<SessionId> {
+    let own = match command {
+        Command::Acquire(acquire) => Some(acquire.mutation.session),
+        Command::Cancel { mutation, .. } | Command::Release { mutation, .. } => Some(mutation.session),
+        _ => None,
+    };
+    let told = outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Reply { session, .. }
+        | Outcome::Opened { session, .. }
+        | Outcome::WaitEnded { session, .. }
+        | Outcome::HoldEnded { session, .. } => Some(*session),
+        _ => None,
+    });
+    let mut sessions: Vec<SessionId> = own.into_iter().chain(told).collect();
+    sessions.sort_unstable();
+    sessions.dedup();
+    sessions
 }

@@ -9,6 +9,8 @@ mod clock;
 mod closing;
 pub mod defect;
 pub mod fault;
+mod forger;
+mod forgery;
 mod hearing;
 mod judge;
 mod machine;
@@ -16,8 +18,12 @@ pub mod network;
 mod node;
 pub mod plan;
 mod process;
+mod promise;
+mod reaction;
 pub mod schedule;
 mod socket;
+mod tap;
+mod testimony;
 pub mod trace;
 mod workload;
 
@@ -34,6 +40,7 @@ use crate::random::{Concern, Stream};
 use client::{Client, ClientArrival, ClientSurroundings};
 use clock::Clock;
 use fault::{Fault, Nemesis};
+use forger::Forger;
 use judge::Judges;
 use network::{End, Fabric, Network, Site, WireId};
 use node::Node;
@@ -79,6 +86,8 @@ pub struct World {
     judges: Judges,
     nodes: Vec<Node>,
     clients: Vec<Client>,
+    /// They have the places behind those of the clients.
+    forgers: Vec<Forger>,
     nemesis: Nemesis,
     /// No more faults are drawn.
     is_calm: bool,
@@ -108,22 +117,25 @@ impl World {
         let clients: Vec<Client> =
             (0..plan.workload.clients).map(|place| Client::new(&plan, place, 0, clock(), 0)).collect();
         let mut nemesis = Nemesis::new(&plan);
+        let places = clients.len()..clients.len() + plan.forgers;
+        let forgers: Vec<Forger> = places.map(|place| Forger::new(&plan, place)).collect();
         for node in 0..plan.nodes {
             let wait = if plan.start_mean > 0 { drifts.around(plan.start_mean) } else { 0 };
             fabric.schedule.at(node as u64 * MS + wait, Event::Fault(Fault::Start(node)));
         }
-        for client in 0..clients.len() {
+        for client in 0..clients.len() + forgers.len() {
             fabric.schedule.at(0, Event::Wake { client });
         }
         if let Some(gap) = nemesis.gap(0) {
             fabric.schedule.at(gap, Event::Nemesis);
         }
         World {
-            judges: Judges::new(plan.cells, Epoch(0), plan.limits),
+            judges: Judges::new(plan.cells, plan.nodes, Epoch(0), plan.limits),
             plan,
             fabric,
             nodes,
             clients,
+            forgers,
             nemesis,
             is_calm: false,
             outcasts: BTreeSet::new(),
@@ -300,7 +312,7 @@ impl World {
             let verdict = self.judges.cell(ending.cell).lateness.on_ended(ending.session, is_expired);
             self.judges.take(verdict);
             for client in self.clients.iter().filter(|client| client.cell == ending.cell) {
-                client.on_ended(ending.session, now, workload::how(ending.reason), &mut self.judges);
+                client.on_ended(ending.session, now, reaction::how(ending.reason), &mut self.judges);
             }
         }
         if now / (1_000 * MS) != self.second {
@@ -396,12 +408,23 @@ impl World {
 
     fn give_client(&mut self, client: usize, arrival: ClientArrival) {
         let mut around = ClientSurroundings { fabric: &mut self.fabric, judges: &mut self.judges };
-        self.clients[client].on_arrival(arrival, &mut around);
-        self.after_client(client);
+        match client.checked_sub(self.clients.len()) {
+            Some(forger) => {
+                self.forgers[forger].on_arrival(arrival, &mut around);
+                self.after_forger(forger);
+            }
+            None => {
+                self.clients[client].on_arrival(arrival, &mut around);
+                self.after_client(client);
+            }
+        }
     }
 
     fn on_wake(&mut self, client: usize) {
         let now = self.fabric.now();
+        if let Some(forger) = client.checked_sub(self.clients.len()) {
+            return self.on_forger_wake(forger);
+        }
         let state = &mut self.clients[client];
         if state.next_wake.is_some_and(|at| at > now) {
             return;
@@ -426,6 +449,27 @@ impl World {
             }
         }
         self.check_beliefs(client);
+    }
+
+    fn on_forger_wake(&mut self, forger: usize) {
+        let state = &mut self.forgers[forger];
+        if state.next_wake.is_some_and(|at| at > self.fabric.now()) {
+            return;
+        }
+        state.next_wake = None;
+        let mut around = ClientSurroundings { fabric: &mut self.fabric, judges: &mut self.judges };
+        state.look_around(&mut around);
+        self.after_forger(forger);
+    }
+
+    fn after_forger(&mut self, forger: usize) {
+        let state = &mut self.forgers[forger];
+        if let Some(at) = state.due(self.fabric.now())
+            && state.next_wake.is_none_or(|wake| at < wake)
+        {
+            state.next_wake = Some(at);
+            self.fabric.schedule.at(at, Event::Wake { client: self.clients.len() + forger });
+        }
     }
 
     /// What a client newly believes must go with what the others believe.

@@ -5,6 +5,7 @@
 
 use lockstep_core::table::Limits;
 use lockstep_core::{CACHE_BYTES_MAX, CellConfig, Member, Span};
+use lockstep_wire::limit::NAME_BYTES_MAX;
 use lockstep_wire::{BirthId, CellId, ClusterId, Epoch, Incarnation, NodeId};
 
 use super::defect::Defect;
@@ -75,6 +76,14 @@ pub struct Workload {
     pub close_percent: u64,
     /// How many in a hundred rounds of a task only look at the lock.
     pub read_percent: u64,
+    /// How many in a hundred looks of a holder at its hold acquire it again.
+    pub again_percent: u64,
+    /// How many in a hundred holds are dropped by a cancel instead of released.
+    pub drop_percent: u64,
+    /// How many in a hundred rounds of a task are something out of the ordinary.
+    pub odd_percent: u64,
+    /// Names are prefixes of each other, or as long as they may be.
+    pub has_odd_names: bool,
 }
 
 /// See the module.
@@ -108,6 +117,8 @@ pub struct Plan {
     pub drift_ppm_max: u64,
     /// What clients do.
     pub workload: Workload,
+    /// Clients that send what the client library never would.
+    pub forgers: usize,
     /// What goes wrong.
     pub faults: FaultPlan,
     /// How long faults may come.
@@ -145,6 +156,9 @@ impl Plan {
         plan.safety = stream.between(40, 80) * 1_000 * MS;
         plan.cache_bytes_max = stream.one_of(&[CACHE_BYTES_MAX, 0]);
         plan.draw_rarities(&mut Stream::new(seed, Concern::Plan, 2));
+        let mut variety = Stream::new(seed, Concern::Variety, 0);
+        plan.workload.vary(&mut variety);
+        plan.forgers = variety.one_of(&[0, 0, 1, 2]);
         plan
     }
 
@@ -192,6 +206,7 @@ impl Plan {
             timing_ms: (50, 500, 1_000),
             drift_ppm_max: 0,
             workload: Workload::few(),
+            forgers: 0,
             faults: FaultPlan::default(),
             safety: 20_000 * MS,
             outcasts_max: 0,
@@ -264,6 +279,10 @@ impl Workload {
             cancel_percent: 10,
             close_percent: 2,
             read_percent: 10,
+            again_percent: 10,
+            drop_percent: 10,
+            odd_percent: 10,
+            has_odd_names: false,
         }
     }
 
@@ -281,6 +300,28 @@ impl Workload {
             cancel_percent: stream.one_of(&[0, 10, 40]),
             close_percent: stream.one_of(&[0, 2, 10]),
             read_percent: stream.one_of(&[0, 10, 30]),
+            again_percent: 0,
+            drop_percent: 0,
+            odd_percent: 0,
+            has_odd_names: false,
+        }
+    }
+
+    fn vary(&mut self, stream: &mut Stream) {
+        self.again_percent = stream.one_of(&[0, 10, 40]);
+        self.drop_percent = stream.one_of(&[0, 20, 50]);
+        self.odd_percent = stream.one_of(&[0, 10, 30]);
+        self.has_odd_names = stream.percent(50);
+    }
+
+    /// How a lock is called, by its number.
+    pub fn name(&self, number: usize) -> String {
+        match number {
+            0 if self.has_odd_names => "/ls/sim/job".to_owned(),
+            1 if self.has_odd_names => "/ls/sim/job1".to_owned(),
+            2 if self.has_odd_names => "/ls/sim/job/1".to_owned(),
+            3 if self.has_odd_names => format!("/ls/sim/{}", "n".repeat(NAME_BYTES_MAX - 8)),
+            _ => format!("/ls/sim/{number}"),
         }
     }
 

@@ -72,6 +72,8 @@ pub(super) struct Process {
     pub(super) cells: BTreeMap<CellId, Cell>,
     log: Log,
     appended: VecDeque<(Lsn, CellId, AppendId)>,
+    /// Entries on their way to the disk.
+    landing: VecDeque<(Lsn, CellId, LogIndex, Term)>,
     reads: BTreeMap<ReadId, LogIndex>,
     refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
     pub(super) mirrors: BTreeMap<CellId, Mirror>,
@@ -165,6 +167,7 @@ impl Process {
             cells,
             log,
             appended: VecDeque::new(),
+            landing: VecDeque::new(),
             reads: BTreeMap::new(),
             refused_reads: VecDeque::new(),
             mirrors,
@@ -322,6 +325,7 @@ impl Process {
             }
             Effect::Reply { connection: ConnectionId(wire), frame } => {
                 around.judges.on_said(cell, &bytes[frame.clone()], around.fabric.now());
+                self.note_promises(cell, &bytes[frame.clone()], around);
                 self.write(Some(WireId(*wire)), &bytes[frame.clone()]);
             }
             Effect::ReadLog { first, last, bytes_max } => {
@@ -380,7 +384,7 @@ impl Process {
             around.judges.set(Mark::SuffixTruncated);
         }
         if head.kind == RecordKind::Entry {
-            self.look_for_unread_beats(cell, payload, around);
+            self.note_endings(cell, payload, around);
         }
         if self.is_over {
             return;
@@ -394,6 +398,7 @@ impl Process {
         match self.log.append(cell, head.kind, head.term, head.index, payload) {
             Ok(lsn) => {
                 self.appended.push_back((lsn, cell, append));
+                self.note_appended(lsn, cell, head, payload, around);
                 reflect(self.mirrors.entry(cell).or_default(), head, payload);
             }
             // The disk has failed; the end comes at the end of the turn.
@@ -401,10 +406,40 @@ impl Process {
         }
     }
 
+    /// Shows the judges what goes into the log.
+    fn note_appended(
+        &mut self,
+        lsn: Lsn,
+        cell: CellId,
+        head: RecordHead,
+        payload: &[u8],
+        around: &mut Surroundings<'_>,
+    ) {
+        let node = self.identity.node;
+        match head.kind {
+            RecordKind::Entry => {
+                self.landing.push_back((lsn, cell, head.index, head.term));
+                let mirror = self.mirrors.entry(cell).or_default();
+                around.judges.on_appended(cell, node, mirror, head.term, payload);
+            }
+            RecordKind::Truncate => {
+                self.landing.retain(|(_, of, index, _)| *of != cell || *index < head.index);
+                around.judges.cell(cell).disks.on_truncated(node, head.index);
+            }
+            RecordKind::HardState | RecordKind::Manifest | RecordKind::Born | RecordKind::SnapshotMark => {}
+        }
+    }
+
     fn deliver_durable(&mut self, around: &mut Surroundings<'_>) {
         if self.log.failure().is_some() {
             self.is_over = true;
             return;
+        }
+        while let Some((lsn, cell, index, term)) = self.landing.front().copied()
+            && lsn <= self.log.durable()
+        {
+            self.landing.pop_front();
+            around.judges.cell(cell).disks.on_durable(self.identity.node, index, term);
         }
         let durable = match self.defect {
             Some(Defect::DurableBeforeWritten) => self.log.appended(),

@@ -6,17 +6,15 @@
 
 use lockstep_core::hello::{self, Port, Welcome};
 use lockstep_core::{ConnectionId, Input, Lane, Span, Time};
-use lockstep_wire::entry::Command;
 use lockstep_wire::frame::{self, Assembler, Frame, Head};
 use lockstep_wire::hello::{Hello, HelloReply, PROTOCOL, PeerIdentity, Role};
 use lockstep_wire::limit::{CLIENT_FRAME_BYTES_MAX, PEER_FRAME_BYTES_MAX, TTL_MS_MAX, TTL_MS_MIN};
 use lockstep_wire::peer::{Beat, PeerMessage, decode_beats, encode_beats, kind as peer_kind};
-use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::{Request, kind};
-use lockstep_wire::{CellId, Correlation, NodeId, SessionId, Status};
+use lockstep_wire::{CellId, Correlation, NodeId, Status};
 
 use super::network::{Door, End, Site, WireId};
-use super::process::{Arrival, Process, Surroundings};
+use super::process::{Process, Surroundings};
 
 /// The first and the longest pause between two attempts, and the longest attempt.
 const RETRY_MIN: Span = Span::from_ms(20);
@@ -378,50 +376,8 @@ impl Process {
         self.step_all(around, |_| Input::LinkUp { peer: node });
     }
 
-    /// A beat that reached its socket in time is never answered by an expiry (ARCHITECTURE section 4.4): when sessions are
-    /// about to be ended as expired, none of their beats may lie unread.
-    pub(super) fn look_for_unread_beats(
-        &mut self,
-        cell: CellId,
-        payload: &[u8],
-        around: &mut Surroundings<'_>,
-    ) {
-        let Ok(Command::EndSessions { reason: EndReason::Expired, sessions }) = Command::decode(payload)
-        else {
-            return;
-        };
-        // The same command comes to a follower from its leader, and is its own affair then.
-        if !self.cells.get(&cell).is_some_and(|cell| cell.raft().is_leader()) {
-            return;
-        }
-        let ended: Vec<SessionId> = sessions.iter().collect();
-        let unread = self.unread(cell).filter_map(|arrival| match arrival {
-            Arrival::Bytes { wire, bytes } => Some((wire, bytes)),
-            _ => None,
-        });
-        for (wire, bytes) in unread {
-            let is_of_cell = self.connections.get(wire).is_some_and(|it| it.stage == Stage::Client(cell));
-            if let Some(session) = beats_in(bytes).into_iter().find(|it| is_of_cell && ended.contains(it)) {
-                let node = self.identity.node;
-                around.judges.take(crate::oracle::violated(
-                    "a beat that arrived in time is not expired (contract 2)",
-                    format!("node {node} ends session {session} while a beat of it lies unread"),
-                ));
-                return;
-            }
-        }
+    /// Whether a wire is a client's of this cell.
+    pub(super) fn serves_client(&self, wire: WireId, cell: CellId) -> bool {
+        self.connections.get(&wire).is_some_and(|connection| connection.stage == Stage::Client(cell))
     }
-}
-
-/// The sessions that these whole frames keep alive.
-fn beats_in(bytes: &[u8]) -> Vec<SessionId> {
-    let mut assembler = Assembler::default();
-    let mut rest = bytes;
-    let mut found = Vec::new();
-    while let Ok(Some(frame)) = assembler.next(&mut rest, CLIENT_FRAME_BYTES_MAX) {
-        if let Ok(Request::KeepAlive(sessions)) = Request::decode(&frame) {
-            found.extend(sessions.iter());
-        }
-    }
-    found
 }

@@ -1,74 +1,102 @@
-//! What a client wants: sessions, and tasks that acquire, hold, write, release, withdraw, look and close.
+//! What a client wants: sessions, and tasks that acquire, hold, write, acquire again, release, drop, withdraw, look and close.
 //!
-//! Invariant: every task waits for one thing at a time, and everything that it is told goes to the judges before it
-//! acts on it. Deliberately absent: rates; the plan has them.
+//! Invariant: every task waits for one thing at a time. What every run does is drawn from one stream and what is out of the
+//! ordinary from another. Deliberately absent: rates, which the plan has; what a task makes of what it is told, which is
+//! `reaction`; and what the client library would never send, which is `forger`.
 
-use lockstep_client::core::{AcquireOptions, CallId, Condition, Event, LockInfo, Loss, Outcome, SessionKey};
-use lockstep_wire::reply::{EndReason, Grant};
+use lockstep_client::core::{AcquireOptions, CallId, SessionKey};
+use lockstep_wire::limit::{DATA_BYTES_MAX, WAIT_MS_MAX};
 use lockstep_wire::request::Mode;
-use lockstep_wire::{CellId, FencingToken, LogIndex, Nonce, Owner, SessionId};
+use lockstep_wire::{CellId, FencingToken, Nonce, Owner, SessionId};
 
 use super::client::{Client, ClientSurroundings};
 use super::plan::{Plan, Workload};
 use super::schedule::{Event as Scheduled, MS, Moment};
-use crate::mark::Mark;
 use crate::oracle::exclusion::Write;
-use crate::oracle::expiry::{self, Lease};
-use crate::oracle::token::Told;
-use crate::oracle::violated;
 use crate::random::{Concern, Stream};
 
 /// A hold as a task has it.
 #[derive(Clone, Debug)]
 pub(super) struct TaskHold {
+    /// An acquire in it; the hold lives at least as long as that is not given back.
     pub(super) call: CallId,
+    /// The acquire that made it.
+    pub(super) origin: CallId,
     pub(super) name: String,
+    pub(super) owner: Owner,
     pub(super) mode: Mode,
     pub(super) token: FencingToken,
-    fence: FencingToken,
-    session: SessionId,
-    release_at: Moment,
+    pub(super) fence: FencingToken,
+    pub(super) session: SessionId,
+    pub(super) release_at: Moment,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+pub(super) enum State {
     Idle,
-    Asking { call: CallId, name: String, mode: Mode, floor: FencingToken, withdraw_at: Option<Moment> },
+    Asking {
+        call: CallId,
+        name: String,
+        owner: Owner,
+        mode: Mode,
+        withdraw_at: Option<Moment>,
+    },
     Holding(TaskHold),
-    Releasing { call: CallId, hold: TaskHold },
-    Reading { call: CallId, name: String, floor: LogIndex },
-    Closing { call: CallId },
+    /// It holds, and its owner asks once more.
+    Again {
+        hold: TaskHold,
+        call: CallId,
+        is_reentrant: bool,
+    },
+    /// It holds by one more acquire than it needs, and gives one back.
+    Shedding {
+        hold: TaskHold,
+        call: CallId,
+    },
+    Releasing {
+        call: CallId,
+        hold: TaskHold,
+    },
+    Looking {
+        call: CallId,
+    },
+    Closing {
+        call: CallId,
+    },
 }
 
 #[derive(Clone, Debug)]
-struct Task {
+pub(super) struct Task {
     /// Which of the client's sessions it acts for.
-    slot: usize,
+    pub(super) slot: usize,
     owner: Owner,
-    state: State,
-    due: Moment,
+    pub(super) state: State,
+    pub(super) due: Moment,
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
-    session: Option<SessionKey>,
-    opening: Option<CallId>,
-    is_in_jeopardy: bool,
+pub(super) struct Slot {
+    pub(super) session: Option<SessionKey>,
+    pub(super) opening: Option<CallId>,
+    pub(super) is_in_jeopardy: bool,
     /// When a session is opened next, while there is none.
-    reopen_at: Moment,
+    pub(super) reopen_at: Moment,
 }
 
 /// The hands of a client: see the module.
 #[derive(Debug)]
 pub(super) struct Hands {
-    workload: Workload,
-    stream: Stream,
-    slots: Vec<Slot>,
-    tasks: Vec<Task>,
+    pub(super) workload: Workload,
+    pub(super) stream: Stream,
+    pub(super) variety: Stream,
+    pub(super) slots: Vec<Slot>,
+    pub(super) tasks: Vec<Task>,
+    /// The last token that any task had.
+    pub(super) last_token: FencingToken,
     /// Nothing new is begun.
     is_winding_down: bool,
     /// Somebody may believe in more than before.
-    has_news: bool,
+    pub(super) has_news: bool,
 }
 
 /// Never, for tasks.
@@ -95,8 +123,10 @@ impl Hands {
         Hands {
             workload: plan.workload.clone(),
             stream,
+            variety: Stream::new(plan.seed, Concern::Variety, number + 1),
             slots,
             tasks,
+            last_token: FencingToken(0),
             is_winding_down: false,
             has_news: false,
         }
@@ -121,8 +151,12 @@ impl Hands {
 
     pub(super) fn holds(&self) -> impl Iterator<Item = &TaskHold> {
         self.tasks.iter().filter_map(|task| match &task.state {
-            State::Holding(hold) => Some(hold),
-            _ => None,
+            State::Holding(hold) | State::Again { hold, .. } | State::Shedding { hold, .. } => Some(hold),
+            State::Idle
+            | State::Asking { .. }
+            | State::Releasing { .. }
+            | State::Looking { .. }
+            | State::Closing { .. } => None,
         })
     }
 
@@ -141,18 +175,21 @@ impl Hands {
         tasks.chain(slots).min().filter(|due| *due < NEVER)
     }
 
-    fn task_of(&self, call: CallId) -> Option<usize> {
+    pub(super) fn task_of(&self, call: CallId) -> Option<usize> {
         self.tasks.iter().position(|task| match &task.state {
             State::Asking { call: own, .. }
             | State::Releasing { call: own, .. }
-            | State::Reading { call: own, .. }
+            | State::Looking { call: own }
             | State::Closing { call: own } => *own == call,
+            State::Again { hold, call: own, .. } | State::Shedding { hold, call: own } => {
+                *own == call || hold.call == call
+            }
             State::Holding(hold) => hold.call == call,
             State::Idle => false,
         })
     }
 
-    fn rest(&mut self, at: usize, now: Moment) {
+    pub(super) fn rest(&mut self, at: usize, now: Moment) {
         let pause = self.stream.around(self.workload.think_mean);
         let due = if self.is_winding_down { NEVER } else { now + pause };
         self.tasks[at] = Task { state: State::Idle, due, ..self.tasks[at].clone() };
@@ -160,7 +197,7 @@ impl Hands {
 }
 
 impl Client {
-    fn resource(&self, name: &str) -> (CellId, String) {
+    pub(super) fn resource(&self, name: &str) -> (CellId, String) {
         (self.cell, name.to_owned())
     }
 
@@ -171,7 +208,7 @@ impl Client {
         for at in 0..self.hands.tasks.len() {
             let task = self.hands.tasks[at].clone();
             match task.state {
-                State::Idle if task.due <= now => self.begin(at, around),
+                State::Idle if task.due <= now => self.begin(at, now),
                 State::Asking { call, withdraw_at: Some(due), .. } if due <= now => {
                     let local = self.local(now);
                     self.core.cancel(call, local);
@@ -181,8 +218,10 @@ impl Client {
                 State::Idle
                 | State::Asking { .. }
                 | State::Holding(_)
+                | State::Again { .. }
+                | State::Shedding { .. }
                 | State::Releasing { .. }
-                | State::Reading { .. }
+                | State::Looking { .. }
                 | State::Closing { .. } => {}
             }
         }
@@ -208,8 +247,7 @@ impl Client {
     }
 
     /// An idle task begins something.
-    fn begin(&mut self, at: usize, around: &mut ClientSurroundings<'_>) {
-        let now = around.fabric.now();
+    fn begin(&mut self, at: usize, now: Moment) {
         let slot = self.hands.slots[self.hands.tasks[at].slot].clone();
         let is_open = slot.opening.is_none();
         let (Some(key), true, false) = (slot.session, is_open, self.hands.is_winding_down) else {
@@ -217,12 +255,14 @@ impl Client {
         };
         let local = self.local(now);
         let workload = self.hands.workload.clone();
+        let is_odd = self.hands.variety.percent(workload.odd_percent);
         let stream = &mut self.hands.stream;
-        let name = format!("/ls/sim/{}", stream.place(workload.names));
+        let name = workload.name(stream.place(workload.names));
         let draw = stream.below(100);
-        let state = if draw < workload.read_percent {
-            let floor = around.judges.cell(self.cell).readings.floor();
-            State::Reading { call: self.core.get_lock(&name, local), name, floor }
+        let state = if is_odd {
+            self.begin_oddly(at, key, &name, now)
+        } else if draw < workload.read_percent {
+            State::Looking { call: self.core.get_lock(&name, local) }
         } else if draw < workload.read_percent + workload.close_percent {
             State::Closing { call: self.core.close_session(key, local) }
         } else {
@@ -230,7 +270,6 @@ impl Client {
             let wait_ms = stream.one_of(&[0, 50, 500, 5_000, 20_000]);
             let withdraws = stream.percent(workload.cancel_percent);
             let withdraw_at = withdraws.then(|| now + stream.around(50 * MS));
-            let floor = around.judges.tokens.floor(&(self.cell, name.clone()));
             let options = AcquireOptions {
                 name: name.clone(),
                 owner: self.hands.tasks[at].owner,
@@ -239,10 +278,61 @@ impl Client {
                 wait_ms,
                 data: Vec::new(),
             };
-            State::Asking { call: self.core.acquire(key, options, local), name, mode, floor, withdraw_at }
+            let owner = options.owner;
+            State::Asking { call: self.core.acquire(key, options, local), name, owner, mode, withdraw_at }
         };
         self.hands.tasks[at].state = state;
         self.hands.tasks[at].due = NEVER;
+    }
+
+    /// Looks of every kind, an acquire by an owner that may be busy, one with all that fits, and what cannot be asked.
+    fn begin_oddly(&mut self, at: usize, key: SessionKey, name: &str, now: Moment) -> State {
+        let local = self.local(now);
+        let other = (at + 1) % self.hands.tasks.len();
+        let held = self.hands.holds().next().map(|hold| (hold.name.clone(), hold.token, hold.session));
+        let last = self.hands.last_token;
+        let mut options = AcquireOptions {
+            name: name.to_owned(),
+            owner: self.hands.tasks[at].owner,
+            mode: Mode::Exclusive,
+            is_reentrant: false,
+            wait_ms: WAIT_MS_MAX,
+            data: vec![b'd'; DATA_BYTES_MAX],
+        };
+        let variety = &mut self.hands.variety;
+        let call = match variety.below(10) {
+            0 | 1 => match held {
+                Some((name, token, session)) => {
+                    let of = if variety.percent(50) { session } else { SessionId(0) };
+                    self.core.check_token(&name, token, of, local)
+                }
+                None => self.core.check_token(name, last, SessionId(0), local),
+            },
+            2 => self.core.check_token(name, last, SessionId(0), local),
+            3 => self.core.check_token("/ls/sim/nobody", last, SessionId(0), local),
+            4 => self.core.get_session(key, local),
+            5 => self.core.status(local),
+            6 => self.core.routes(local),
+            7 => {
+                match variety.below(3) {
+                    0 => options.name = format!("/ls/sim/{}", "n".repeat(513)),
+                    1 => options.wait_ms += 1,
+                    _ => options.data.push(b'd'),
+                }
+                self.core.acquire(key, options, local)
+            }
+            draw => {
+                let withdraw_at = variety.percent(50).then(|| now + variety.around(500 * MS));
+                if draw == 8 {
+                    options.owner = self.hands.tasks[other].owner;
+                    options.wait_ms = 1_000;
+                }
+                let (name, owner, mode) = (options.name.clone(), options.owner, options.mode);
+                let call = self.core.acquire(key, options, local);
+                return State::Asking { call, name, owner, mode, withdraw_at };
+            }
+        };
+        State::Looking { call }
     }
 
     /// A holder writes, or gives the lock back.
@@ -250,15 +340,22 @@ impl Client {
         let now = around.fabric.now();
         let local = self.local(now);
         if now >= hold.release_at {
+            if self.hands.variety.percent(self.hands.workload.drop_percent) {
+                self.core.cancel(hold.call, local);
+                return self.hands.rest(at, now);
+            }
             let call = self.core.release(hold.call, local);
             self.hands.tasks[at].state = State::Releasing { call, hold: hold.clone() };
             self.hands.tasks[at].due = NEVER;
             return;
         }
+        if self.hands.variety.percent(self.hands.workload.again_percent) {
+            return self.ask_again(at, hold, now);
+        }
         if self.core.is_held(hold.call, local) {
             let write = Write {
                 resource: self.resource(&hold.name),
-                holder: (self.place, self.life, hold.call.0),
+                holder: (self.place, self.life, hold.origin.0),
                 mode: hold.mode,
                 fence: hold.fence,
             };
@@ -270,214 +367,22 @@ impl Client {
         let pause = self.hands.stream.around(self.hands.workload.hold_mean / 3 + MS);
         self.hands.tasks[at].due = (now + pause).min(hold.release_at.max(now + 1));
     }
-
-    /// Takes what the core tells. `leases` is what the client believed just before.
-    pub(super) fn take_events(
-        &mut self,
-        leases: &[(SessionKey, Lease)],
-        around: &mut ClientSurroundings<'_>,
-    ) {
-        while let Some(event) = self.core.poll_event() {
-            let now = around.fabric.now();
-            let words = [30, self.place as u64, self.life];
-            around.fabric.trace.note(now, &words, || format!("client {}: {event:?}", self.place));
-            match event {
-                Event::Queued { .. } => {}
-                Event::Finished { call, outcome } => self.on_finished(call, outcome, around),
-                Event::SessionChanged { session, condition } => {
-                    self.on_condition(session, condition, leases, around);
-                }
-                Event::HoldLost { session, acquire, reason } => {
-                    self.on_lost(session, acquire, reason, around);
-                }
-            }
-        }
-    }
-
-    fn on_condition(
-        &mut self,
-        key: SessionKey,
-        condition: Condition,
-        leases: &[(SessionKey, Lease)],
-        around: &mut ClientSurroundings<'_>,
-    ) {
-        let now = around.fabric.now();
-        self.hands.has_news = true;
-        let Some(at) = self.hands.slots.iter().position(|slot| slot.session == Some(key)) else { return };
-        let was_in_jeopardy =
-            std::mem::replace(&mut self.hands.slots[at].is_in_jeopardy, condition == Condition::Jeopardy);
-        if was_in_jeopardy && condition == Condition::Safe {
-            around.judges.set(Mark::JeopardyPassed);
-        }
-        let Condition::Ended(loss) = condition else { return };
-        if loss == Loss::Unconfirmed {
-            around.judges.set(Mark::SessionGivenUp);
-        }
-        let lease = leases.iter().find(|(of, _)| *of == key);
-        if let (Some((_, lease)), Loss::Ended(_) | Loss::Unknown) = (lease, loss) {
-            around.judges.take(expiry::on_ended(*lease, "is told to have ended"));
-        }
-        let pause = self.hands.stream.around(self.hands.workload.think_mean);
-        let slot = &mut self.hands.slots[at];
-        (slot.session, slot.opening, slot.reopen_at) = (None, None, now + pause);
-        for task in 0..self.hands.tasks.len() {
-            // What is under way has its own outcome to come; only holds end without one.
-            if self.hands.tasks[task].slot == at && matches!(self.hands.tasks[task].state, State::Holding(_))
-            {
-                self.hands.rest(task, now);
-            }
-        }
-    }
-
-    fn on_lost(
-        &mut self,
-        key: SessionKey,
-        acquire: CallId,
-        reason: Loss,
-        around: &mut ClientSurroundings<'_>,
-    ) {
-        let now = around.fabric.now();
+    /// The owner of a hold acquires the name once more: as one that may, or as one that has forgotten.
+    fn ask_again(&mut self, at: usize, hold: &TaskHold, now: Moment) {
         let local = self.local(now);
-        let is_safe = self.core.session_safe_until(key).is_some_and(|until| local < until);
-        let Some(at) = self.hands.task_of(acquire) else { return };
-        if let State::Holding(hold) = &self.hands.tasks[at].state {
-            if is_safe {
-                around.judges.take(violated(
-                    "a hold lasts as long as its session (contract 1)",
-                    format!(
-                        "client {} lost {} (token {}), {reason}, while its session is safe",
-                        self.place, hold.name, hold.token
-                    ),
-                ));
-            }
-            self.hands.rest(at, now);
-        }
-    }
-
-    fn on_finished(&mut self, call: CallId, outcome: Outcome, around: &mut ClientSurroundings<'_>) {
-        let now = around.fabric.now();
-        if let Some(at) = self.hands.slots.iter().position(|slot| slot.opening == Some(call)) {
-            return self.on_open_finished(at, &outcome, around);
-        }
-        let Some(at) = self.hands.task_of(call) else { return };
-        match (self.hands.tasks[at].state.clone(), outcome) {
-            (State::Asking { name, mode, floor, .. }, Outcome::Granted(grant)) => {
-                self.on_granted(at, call, name, (mode, floor), grant, around);
-            }
-            (State::Releasing { hold, .. }, Outcome::Released) => {
-                let verdict =
-                    around.judges.cell(self.cell).acknowledgements.on_released(hold.session, hold.token);
-                around.judges.take(verdict);
-                self.hands.rest(at, now);
-            }
-            (State::Releasing { hold, .. }, Outcome::StaleToken) => {
-                self.on_stale_release(at, &hold, around);
-            }
-            (State::Reading { name, floor, .. }, Outcome::Lock(info)) => {
-                self.on_read(&name, floor, &info, around);
-                self.hands.rest(at, now);
-            }
-            (State::Asking { .. }, Outcome::Lost { .. }) => {
-                around.judges.set(Mark::GrantWasLost);
-                self.hands.rest(at, now);
-            }
-            // The hold's own call has nothing more to say.
-            (State::Holding(_), _) => {}
-            (_, _) => self.hands.rest(at, now),
-        }
-    }
-
-    fn on_open_finished(&mut self, at: usize, outcome: &Outcome, around: &mut ClientSurroundings<'_>) {
-        let now = around.fabric.now();
-        self.hands.slots[at].opening = None;
-        let session = self.hands.slots[at].session.and_then(|key| self.core.session_id(key));
-        match (outcome, session) {
-            (Outcome::Opened { .. }, Some(session)) => {
-                let verdict = around.judges.cell(self.cell).acknowledgements.on_opened(session);
-                around.judges.take(verdict);
-            }
-            (_, _) => {
-                let slot = &mut self.hands.slots[at];
-                (slot.session, slot.reopen_at) = (None, now + 100 * MS);
-            }
-        }
-    }
-
-    fn on_granted(
-        &mut self,
-        at: usize,
-        call: CallId,
-        name: String,
-        (mode, floor): (Mode, FencingToken),
-        grant: Grant,
-        around: &mut ClientSurroundings<'_>,
-    ) {
-        let now = around.fabric.now();
-        let key = self.hands.slots[self.hands.tasks[at].slot].session;
-        let session = key.and_then(|key| self.core.session_id(key));
-        let (Some(session), Some(acquire_id)) = (session, self.core.acquire_id(call)) else {
-            // Lost in the same breath; its event follows.
-            return self.hands.rest(at, now);
+        let Some(key) = self.hands.slots[self.hands.tasks[at].slot].session else { return };
+        let variety = &mut self.hands.variety;
+        let options = AcquireOptions {
+            name: hold.name.clone(),
+            owner: hold.owner,
+            mode: hold.mode,
+            is_reentrant: variety.percent(70),
+            wait_ms: variety.one_of(&[0, 500]),
+            data: Vec::new(),
         };
-        self.hands.has_news = true;
-        let told = Told {
-            resource: self.resource(&name),
-            holder: (self.place, self.life, call.0),
-            mode,
-            token: grant.token,
-            floor,
-        };
-        let verdict = around.judges.tokens.on_granted(&told);
-        around.judges.take(verdict);
-        let cell = around.judges.cell(self.cell);
-        cell.readings.on_acknowledged(grant.token.index());
-        let verdict = cell.acknowledgements.on_granted(session, acquire_id, grant.token, grant.fence);
-        around.judges.take(verdict);
-        let release_at = now + self.hands.stream.around(self.hands.workload.hold_mean);
-        let hold = TaskHold { call, name, mode, token: grant.token, fence: grant.fence, session, release_at };
-        self.hands.tasks[at].state = State::Holding(hold);
-        self.hands.tasks[at].due = now;
-    }
-
-    /// Nobody but its owner ends a hold while its session lives.
-    fn on_stale_release(&mut self, at: usize, hold: &TaskHold, around: &mut ClientSurroundings<'_>) {
-        let now = around.fabric.now();
-        let local = self.local(now);
-        let key = self.hands.slots[self.hands.tasks[at].slot].session;
-        let is_same = key.is_some_and(|key| {
-            self.core.session_id(key) == Some(hold.session)
-                && self.core.session_safe_until(key).is_some_and(|until| local < until)
-        });
-        if is_same {
-            around.judges.take(violated(
-                "a hold lasts as long as its session (contract 1)",
-                format!(
-                    "client {} gives {} back (token {}) and it is gone",
-                    self.place, hold.name, hold.token
-                ),
-            ));
-        }
-        self.hands.rest(at, now);
-    }
-
-    fn on_read(&mut self, name: &str, floor: LogIndex, info: &LockInfo, around: &mut ClientSurroundings<'_>) {
-        let holders =
-            info.holders.iter().map(|holder| (holder.session, holder.acquire_id, holder.token)).collect();
-        let revision = LogIndex(info.revision.0 & ((1 << 48) - 1));
-        let verdict = around.judges.cell(self.cell).readings.on_read(name, revision, &holders, floor);
-        around.judges.take(verdict);
-    }
-}
-
-/// Why a session that a committed entry ended may be believed in by nobody.
-pub(super) fn how(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::Expired => "expires",
-        EndReason::Closed => "is closed",
-        EndReason::Released
-        | EndReason::Cancelled
-        | EndReason::Revoked
-        | EndReason::MaxHold
-        | EndReason::CellRestored => "ends",
+        let is_reentrant = options.is_reentrant;
+        let call = self.core.acquire(key, options, local);
+        self.hands.tasks[at].state = State::Again { hold: hold.clone(), call, is_reentrant };
+        self.hands.tasks[at].due = NEVER;
     }
 }

@@ -1,5 +1,6 @@
 //! Whole runs: the simulator's own promises, known-bad drivers, and scenarios from the field.
 
+mod clients;
 mod defects;
 mod harm;
 mod field;

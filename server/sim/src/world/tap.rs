@@ -1,0 +1,205 @@
+//! A tap on every client's connection: what it asks, and what it is told.
+//!
+//! Invariant: each reply is matched with the request that it answers and handed to `testimony` when it reaches the client's
+//! socket, whatever the client makes of it; what a request must know of is noted when it is sent. Deliberately absent: any
+//! judgement, and what the client believes.
+
+use std::collections::BTreeMap;
+
+use lockstep_wire::frame::{Assembler, Frame};
+use lockstep_wire::limit::{CLIENT_FRAME_BYTES_MAX, REPLY_FRAME_BYTES_MAX};
+use lockstep_wire::reply::{Event, Reply};
+use lockstep_wire::request::{Mode, Mutation, Request, kind};
+use lockstep_wire::{CellId, Correlation, FencingToken, LogIndex, Owner, RequestId, Rows, SessionId};
+
+use super::judge::Judges;
+use super::network::WireId;
+use super::trace::number_of;
+use crate::oracle::once::RequestKey;
+
+/// A request that is under way, and what had been told to anybody when it was sent.
+#[derive(Clone, Debug)]
+pub(super) enum Asked {
+    Opening,
+    /// With the highest request id that each session is known to have used.
+    Attaching(Vec<(SessionId, RequestId)>),
+    Beating,
+    Closing(SessionId),
+    Mutation(AskedMutation),
+    Lock {
+        name: String,
+        floor: LogIndex,
+        token_floor: FencingToken,
+    },
+    Token {
+        name: String,
+        token: FencingToken,
+        of: SessionId,
+        floor: LogIndex,
+        token_floor: FencingToken,
+    },
+    Session {
+        session: SessionId,
+        floor: LogIndex,
+    },
+    /// Status, routes, and what no request is.
+    Other,
+}
+
+/// A mutation that is under way.
+#[derive(Clone, Debug)]
+pub(super) struct AskedMutation {
+    pub(super) request: RequestKey,
+    /// A hash of all that must be the same when it is sent again.
+    pub(super) content: u64,
+    pub(super) asked: u64,
+    pub(super) deed: Deed,
+}
+
+/// What a mutation is to do.
+#[derive(Clone, Debug)]
+pub(super) enum Deed {
+    Acquire {
+        name: String,
+        owner: Owner,
+        mode: Mode,
+        token_floor: FencingToken,
+    },
+    /// A cancel or a release of this acquire.
+    Undo(RequestId),
+}
+
+#[derive(Debug, Default)]
+struct Conversation {
+    sent: Assembler,
+    told: Assembler,
+    asked: BTreeMap<Correlation, Asked>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Tap {
+    conversations: BTreeMap<WireId, Conversation>,
+    /// What had been told when an acquire was sent for the first time; another content is another acquire.
+    token_floors: BTreeMap<(CellId, RequestKey, u64), FencingToken>,
+}
+
+impl Judges {
+    /// A client puts bytes into a wire.
+    pub(super) fn on_sent(&mut self, wire: WireId, bytes: &[u8]) {
+        let mut conversation = self.tap.conversations.remove(&wire).unwrap_or_default();
+        let mut rest = bytes;
+        while let Ok(Some(frame)) = conversation.sent.next(&mut rest, CLIENT_FRAME_BYTES_MAX) {
+            if frame.head.kind != kind::HELLO {
+                let asked = self.note_asked(&frame);
+                conversation.asked.insert(frame.head.correlation, asked);
+            }
+        }
+        self.tap.conversations.insert(wire, conversation);
+    }
+
+    /// Bytes have come out of a wire at its client.
+    pub(super) fn on_told(&mut self, wire: WireId, bytes: &[u8]) {
+        let Some(mut conversation) = self.tap.conversations.remove(&wire) else { return };
+        let mut rest = bytes;
+        while let Ok(Some(frame)) = conversation.told.next(&mut rest, REPLY_FRAME_BYTES_MAX) {
+            let cell = frame.head.cell;
+            match frame.head.kind {
+                kind::EVENT => {
+                    if let Ok(event) = Event::decode(&frame) {
+                        self.hear_event(cell, &event);
+                    }
+                }
+                kind if kind == kind::HELLO | kind::REPLY => {}
+                _ => {
+                    let Ok(reply) = Reply::decode(&frame) else { continue };
+                    let correlation = frame.head.correlation;
+                    let is_last = !matches!(reply, Reply::Queued { .. });
+                    let asked = match is_last {
+                        true => conversation.asked.remove(&correlation),
+                        false => conversation.asked.get(&correlation).cloned(),
+                    };
+                    if let Some(asked) = asked {
+                        self.hear(cell, &asked, &reply);
+                    }
+                }
+            }
+        }
+        self.tap.conversations.insert(wire, conversation);
+    }
+
+    /// A client has no more use for a wire.
+    pub(super) fn on_hung_up(&mut self, wire: WireId) {
+        self.tap.conversations.remove(&wire);
+    }
+
+    fn note_asked(&mut self, frame: &Frame<'_>) -> Asked {
+        let cell = frame.head.cell;
+        let Ok(request) = Request::decode(frame) else { return Asked::Other };
+        if !self.has_cell(cell) {
+            return Asked::Other;
+        }
+        let floor = self.cell(cell).readings.floor();
+        match request {
+            Request::OpenSession { .. } => Asked::Opening,
+            Request::AttachSessions(proofs) => {
+                let once = &self.cell(cell).once;
+                Asked::Attaching(proofs.iter().map(|it| (it.session, once.used(it.session))).collect())
+            }
+            Request::KeepAlive(_) => Asked::Beating,
+            Request::CloseSession { session } => Asked::Closing(session),
+            Request::Acquire(acquire) => {
+                let request = (acquire.mutation.session, acquire.mutation.request_id);
+                let name = acquire.names.iter().next().unwrap_or_default().to_owned();
+                let told = match acquire.is_reentrant {
+                    true => FencingToken(0),
+                    false => self.tokens.floor(&(cell, name.clone())),
+                };
+                let mut same = acquire;
+                (same.mutation, same.wait_ms) = (nobodys(), 0);
+                let content = content_of(&Request::Acquire(same));
+                let token_floor = *self.tap.token_floors.entry((cell, request, content)).or_insert(told);
+                let deed = Deed::Acquire { name, owner: acquire.owner, mode: acquire.mode, token_floor };
+                self.note_mutation(cell, request, content, deed)
+            }
+            Request::Cancel { mutation, acquire_id } => {
+                let same = Request::Cancel { mutation: nobodys(), acquire_id };
+                self.note_mutation(cell, key(&mutation), content_of(&same), Deed::Undo(acquire_id))
+            }
+            Request::Release { mutation, acquire_id, name, token } => {
+                let same = Request::Release { mutation: nobodys(), acquire_id, name, token };
+                self.note_mutation(cell, key(&mutation), content_of(&same), Deed::Undo(acquire_id))
+            }
+            Request::CheckToken { name, token, session } => {
+                let token_floor = self.tokens.floor(&(cell, name.to_owned()));
+                Asked::Token { name: name.to_owned(), token, of: session, floor, token_floor }
+            }
+            Request::GetLock { name } => {
+                let token_floor = self.tokens.floor(&(cell, name.to_owned()));
+                Asked::Lock { name: name.to_owned(), floor, token_floor }
+            }
+            Request::GetSession { session } => Asked::Session { session, floor },
+            Request::Status | Request::Routes => Asked::Other,
+        }
+    }
+
+    fn note_mutation(&mut self, cell: CellId, request: RequestKey, content: u64, deed: Deed) -> Asked {
+        let asked = self.cell(cell).once.moment();
+        Asked::Mutation(AskedMutation { request, content, asked, deed })
+    }
+}
+
+fn content_of(request: &Request<'_>) -> u64 {
+    let mut bytes = Vec::new();
+    request.encode(CellId(0), Correlation(0), &mut bytes);
+    number_of(&bytes)
+}
+
+fn key(mutation: &Mutation<'_>) -> RequestKey {
+    (mutation.session, mutation.request_id)
+}
+
+/// In place of what may differ between two sends of one request.
+fn nobodys() -> Mutation<'static> {
+    Mutation { session: SessionId(0), request_id: RequestId(0), seen: Rows::Slice(&[]) }
+}

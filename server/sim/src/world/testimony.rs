@@ -1,0 +1,216 @@
+//! What clients were told, handed to the oracles.
+//!
+//! Invariant: every reply to every client is judged by what committed entries say, by what was told before, and by what
+//! anybody had been told when it was asked for. Deliberately absent: the rules; those are in `oracle`.
+
+use lockstep_core::table::Answer;
+use lockstep_wire::reply::{Attached, Event, KeptAlive, LockView, Refusal, Reply, SessionView};
+use lockstep_wire::{CellId, FencingToken, LogIndex, RequestId, Revision, SessionId, Status};
+
+use super::judge::{CellJudges, Judges};
+use super::tap::{Asked, AskedMutation, Deed};
+use crate::mark::Mark;
+use crate::oracle::durability::Origin;
+use crate::oracle::once;
+use crate::oracle::reading::{Holder, Lock, TokenWord};
+use crate::oracle::token::Told;
+use crate::oracle::{Verdict, violated};
+
+impl Judges {
+    /// A client is told something that it had asked for.
+    pub(super) fn hear(&mut self, cell: CellId, asked: &Asked, reply: &Reply<'_>) {
+        let verdict = self.judge_reply(cell, asked, reply);
+        self.take(verdict);
+    }
+
+    /// A client is told something that it had not asked for.
+    pub(super) fn hear_event(&mut self, cell: CellId, event: &Event<'_>) {
+        match event {
+            Event::SessionEnded { session, reason } => {
+                let judges = self.cell(cell);
+                let origin = judges.acknowledgements.on_session_ended(*session, Some(*reason));
+                let verdict = judges.acknowledge(origin);
+                self.take(verdict);
+            }
+            Event::HoldEnded { .. } | Event::ShuttingDown { .. } => {}
+        }
+    }
+
+    fn judge_reply(&mut self, cell: CellId, asked: &Asked, reply: &Reply<'_>) -> Verdict {
+        match (asked, reply) {
+            (Asked::Opening, Reply::Opened { session, .. }) => {
+                let judges = self.cell(cell);
+                judges.acknowledge(judges.acknowledgements.on_opened(*session))
+            }
+            (Asked::Attaching(used), Reply::Attached(rows)) => {
+                rows.iter().try_for_each(|row| self.cell(cell).judge_attached(&row, used))
+            }
+            (Asked::Beating, Reply::KeptAlive(rows)) => rows.iter().try_for_each(|row| {
+                let KeptAlive { session, status, .. } = row;
+                self.cell(cell).judge_session_status(session, status)
+            }),
+            (Asked::Closing(session), Reply::Closed { .. }) => {
+                let judges = self.cell(cell);
+                judges.acknowledge(judges.acknowledgements.on_session_ended(*session, None))
+            }
+            (Asked::Closing(session) | Asked::Session { session, .. }, Reply::Refused(refusal)) => {
+                self.cell(cell).judge_session_status(*session, refusal.status)
+            }
+            (Asked::Mutation(asked), reply) => self.judge_mutation(cell, asked, reply),
+            (Asked::Lock { name, floor, token_floor }, Reply::Lock(view)) => {
+                self.judge_lock(cell, name, (*floor, *token_floor), view)
+            }
+            (
+                Asked::Token { name, token, of, floor, token_floor },
+                Reply::Checked { is_current, latest_token, fence_floor },
+            ) => {
+                let word = TokenWord {
+                    token: *token,
+                    of: *of,
+                    is_current: *is_current,
+                    latest: *latest_token,
+                    fence_floor: *fence_floor,
+                };
+                self.cell(cell).readings.on_token_read(name, word, *floor)?;
+                self.judge_floor(cell, name, *fence_floor, *token_floor)
+            }
+            (Asked::Session { session, floor }, Reply::Session(view)) => {
+                self.cell(cell).judge_session(*session, *floor, view)
+            }
+            // Not executed, whatever it was.
+            (_, Reply::Refused(_)) | (Asked::Other, _) => Ok(()),
+            (asked, reply) => {
+                violated("an answer fits its question", format!("{asked:?} is answered by {reply:?}"))
+            }
+        }
+    }
+
+    fn judge_lock(
+        &mut self,
+        cell: CellId,
+        name: &str,
+        (floor, token_floor): (LogIndex, FencingToken),
+        view: &LockView<'_>,
+    ) -> Verdict {
+        let holders = view.holders.iter().map(|row| Holder {
+            session: row.session,
+            owner: row.owner,
+            acquire_id: row.acquire_id,
+            token: row.token,
+            fence: row.fence,
+        });
+        let waiters = view.waiters.iter().map(|row| (row.session, row.owner, row.acquire_id, row.mode));
+        let shown = Lock { holders: holders.collect(), waiters: waiters.collect() };
+        let at = (index_of(view.revision), view.fence_floor);
+        self.cell(cell).readings.on_lock_read(name, at, &shown, floor)?;
+        self.judge_floor(cell, name, view.fence_floor, token_floor)
+    }
+
+    fn judge_floor(
+        &mut self,
+        cell: CellId,
+        name: &str,
+        floor: FencingToken,
+        before: FencingToken,
+    ) -> Verdict {
+        if floor.0 == 0 { Ok(()) } else { self.tokens.on_floor(&(cell, name.to_owned()), floor, before) }
+    }
+
+    fn judge_mutation(&mut self, cell: CellId, asked: &AskedMutation, reply: &Reply<'_>) -> Verdict {
+        let judges = self.cell(cell);
+        let (session, _) = asked.request;
+        let answer = match answer_of(reply) {
+            Ok(answer) => answer,
+            Err(status) => return judges.judge_session_status(session, status),
+        };
+        if matches!(answer, Answer::Lost { .. }) {
+            self.set(Mark::GrantWasLost);
+        }
+        let judges = self.cell(cell);
+        let told = once::Told { request: asked.request, content: asked.content, asked: asked.asked, answer };
+        judges.once.on_told(told)?;
+        judges.acknowledge(judges.acknowledgements.on_answered(asked.request, &answer))?;
+        match (&asked.deed, answer) {
+            (Deed::Acquire { .. }, Answer::Queued { .. }) => Ok(()),
+            (Deed::Acquire { name, owner, mode, token_floor }, Answer::Granted(grant)) => {
+                self.tokens.on_granted(&Told {
+                    resource: (cell, name.clone()),
+                    grantee: (session, *owner),
+                    mode: *mode,
+                    token: grant.token,
+                    fence: grant.fence,
+                    floor: *token_floor,
+                })
+            }
+            (Deed::Acquire { .. }, _) => judges.orphans.on_over(asked.request),
+            (Deed::Undo(acquire_id), Answer::Done) => judges.orphans.on_over((session, *acquire_id)),
+            (Deed::Undo(_), _) => Ok(()),
+        }
+    }
+}
+
+impl CellJudges {
+    /// What a client knows from here on, every later read must know.
+    fn acknowledge(&mut self, origin: Origin) -> Verdict {
+        self.readings.on_acknowledged(origin?);
+        Ok(())
+    }
+
+    fn judge_attached(&mut self, row: &Attached, used: &[(SessionId, RequestId)]) -> Verdict {
+        let before = used.iter().find(|(session, _)| *session == row.session).map(|(_, used)| *used);
+        match (row.status, before) {
+            (Status::Ok, Some(used)) => self.once.on_next_id(row.session, row.next_request_id, used),
+            (status, _) => self.judge_session_status(row.session, status),
+        }
+    }
+
+    /// The negative answers about a session are as binding as the others.
+    fn judge_session_status(&mut self, session: SessionId, status: Status) -> Verdict {
+        match status {
+            Status::SessionExpired => self.acknowledge(self.acknowledgements.on_session_ended(session, None)),
+            Status::SessionUnknown => self.acknowledgements.on_session_unknown(session),
+            _ => Ok(()),
+        }
+    }
+
+    fn judge_session(&mut self, session: SessionId, floor: LogIndex, view: &SessionView<'_>) -> Verdict {
+        let mut claims: Vec<_> = view
+            .claims
+            .iter()
+            .map(|row| (row.acquire_id, row.owner, row.mode, row.token, row.fence, row.name.to_owned()))
+            .collect();
+        claims.sort();
+        self.readings.on_session_read(session, index_of(view.revision), &claims, floor)
+    }
+}
+
+fn index_of(revision: Revision) -> LogIndex {
+    FencingToken(revision.0).index()
+}
+
+/// The answer in the words of committed entries, or the status of what was not executed.
+fn answer_of(reply: &Reply<'_>) -> Result<Answer, Status> {
+    Ok(match reply {
+        Reply::Granted(grant) => Answer::Granted(*grant),
+        Reply::Queued { position } => Answer::Queued { position: *position },
+        Reply::TimedOut => Answer::TimedOut,
+        Reply::Cancelled => Answer::Cancelled,
+        Reply::AlreadyHeld { acquire_id, token } => {
+            Answer::AlreadyHeld { acquire_id: *acquire_id, token: *token }
+        }
+        Reply::Lost { token, reason } => Answer::Lost { token: *token, reason: *reason },
+        Reply::Done => Answer::Done,
+        Reply::StaleToken => Answer::StaleToken,
+        Reply::Refused(Refusal { status: Status::StaleRequest, .. }) => Answer::StaleRequest,
+        Reply::Refused(refusal) => return Err(refusal.status),
+        Reply::Opened { .. }
+        | Reply::Attached(_)
+        | Reply::KeptAlive(_)
+        | Reply::Closed { .. }
+        | Reply::Checked { .. }
+        | Reply::Lock(_)
+        | Reply::Session(_)
+        | Reply::Status(_)
+        | Reply::Routes(_) => return Err(Status::Invalid),
+    })
+}
