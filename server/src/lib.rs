@@ -12,3 +12,8 @@ mod shard;
 
 pub use node::{Claim, Node, NodeAddress, NodeConfig, NodeError, Ports, Stopper, Timing};
 pub use shard::ShardError;
+
+const _: () = assert!(
+    !lockstep_wire::mutant::ARE_BUILT_IN,
+    "the known-bad variants are for the simulator: build the server without the feature `mutants`"
+);

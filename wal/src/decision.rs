@@ -7,6 +7,8 @@
 //! written after it, in its segment or in a later one. A seal is written only when the next segment's header is
 //! durable and its directory synced; the first batch of a segment only when the seal before it is durable.
 
+use lockstep_wire::mutant::{self, Mutant};
+
 /// How the walk over a segment's batches ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -64,6 +66,7 @@ pub(crate) fn decide(evidence: Evidence) -> Decision {
     match evidence {
         Evidence { end: End::Foreign, .. } => Decision::RefuseForeign,
         Evidence { end: End::Blind, .. } => Decision::RefuseRot,
+        Evidence { end: End::Open, .. } if mutant::is(Mutant::TruncateAtRot) => Decision::Tail,
         // Behind a seal as behind damage: a valid batch there contradicts the order of writes.
         Evidence { later_here: true, .. } => Decision::RefuseRot,
         Evidence { end: End::Sealed, next_header: NextHeader::Valid, .. } => Decision::Advance,

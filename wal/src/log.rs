@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::{CellId, LogIndex, RecordKind, Term};
 
 use crate::batch::{BatchHeader, prefix_that_fits};
@@ -240,6 +241,7 @@ impl Log {
         match self.commit {
             Some(commit) if commit.op == done.op => match done.result {
                 Ok(_) => self.on_committed(commit),
+                Err(_) if mutant::is(Mutant::GoOnAfterFailedSync) => self.on_committed(commit),
                 Err(error) => self
                     .fail(Failure::Disk { file: Some(self.segment_file(self.tail.position.segment)), error }),
             },

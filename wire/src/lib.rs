@@ -10,6 +10,7 @@ pub mod frame;
 pub mod hello;
 mod id;
 pub mod limit;
+pub mod mutant;
 mod name;
 pub mod peer;
 mod record;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: each is reported once, and nothing valid comes after the end of its session (ARCHITECTURE section 5).
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::EndReason;
 
 use super::call::Body;
@@ -18,6 +19,7 @@ impl ClientCore {
         if session.is_closing {
             return;
         }
+        let sent_at = if mutant::is(Mutant::DeadlineFromReceipt) { self.now } else { sent_at };
         session.safe_until = session.safe_until.max(sent_at.plus_ns(lease_ns(ttl_ms)));
         if self.now >= session.safe_until {
             // An acknowledgement that comes after its own deadline says nothing about now.

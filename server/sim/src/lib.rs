@@ -7,6 +7,7 @@
 pub mod fuzz;
 pub mod knob;
 pub mod mark;
+pub mod mutants;
 pub mod oracle;
 pub mod random;
 pub mod reference;

@@ -4,6 +4,7 @@
 //! clock. Deliberately absent: everything else; see the library.
 
 mod fuzzing;
+mod variants;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -54,12 +55,16 @@ struct Arguments {
 enum Other {
     /// Bends frames, messages, entries, logs and superblocks until a reader does not bear it.
     Fuzz(fuzzing::Options),
+    /// Runs every known-bad variant until a rule is broken, and prints the table.
+    Mutants(variants::Options),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Other::Fuzz(options)) = &arguments.other {
-        return fuzzing::run(options);
+    match &arguments.other {
+        Some(Other::Fuzz(options)) => return fuzzing::run(options),
+        Some(Other::Mutants(options)) => return variants::run(options),
+        None => {}
     }
     let is_search = arguments.seeds.is_some() || arguments.minutes.is_some() || arguments.hours.is_some();
     match arguments.seed {

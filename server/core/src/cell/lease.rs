@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use lockstep_wire::LogIndex;
+use lockstep_wire::mutant::{self, Mutant};
 
 use crate::table::SessionSlot;
 use crate::time::{Span, Time};
@@ -161,11 +162,11 @@ impl Leases {
         applied: LogIndex,
     ) -> Renewal {
         let lease = self.lease(slot);
-        if lease.is_doomed {
+        if lease.is_doomed && !mutant::is(Mutant::AcknowledgeDoomed) {
             self.forget_arrivals(slot);
             return Renewal::Doomed;
         }
-        if is_silent || lease.silent_at > applied {
+        if (is_silent || lease.silent_at > applied) && !mutant::is(Mutant::AcknowledgeSilent) {
             return Renewal::Silent;
         }
         self.extend(slot, ttl);
@@ -309,8 +310,11 @@ impl Leases {
     /// The entry at `index` logs that a session was silent for so many ms more.
     pub(crate) fn on_silence(&mut self, slot: SessionSlot, ms: u32, ttl: Span, index: LogIndex) {
         let lease = self.lease(slot);
-        lease.counted.0 += Span::from_ms(u64::from(ms)).0;
-        lease.quiet_at = LeaseTime(lease.counted.0 + silence_step(ttl).0);
+        let counted = LeaseTime(lease.counted.0 + Span::from_ms(u64::from(ms)).0);
+        lease.quiet_at = LeaseTime(counted.0 + silence_step(ttl).0);
+        if !mutant::is(Mutant::SilenceAddedTwice) {
+            lease.counted = counted;
+        }
         lease.silent_at = index;
         self.watch(slot);
     }

@@ -6,6 +6,7 @@
 use lockstep_wire::entry::Command;
 use lockstep_wire::frame::Head;
 use lockstep_wire::limit::{LOCK_DELAY_MS_MAX, WAIT_MS_MAX};
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::{EndReason, Refusal, Reply};
 use lockstep_wire::request::{Acquire, Mutation, Request, SessionProof, kind};
 use lockstep_wire::{Correlation, DecodeError, LogIndex, Name, RoundId, Rows, SessionId, Status};
@@ -279,6 +280,7 @@ impl Cell {
 
     fn ask(&mut self, call: Call, question: Question, fx: &mut Effects) {
         if let Some(round) = self.admit_question(call, self.questions.reads_len(), fx) {
+            let round = if mutant::is(Mutant::ReadWithoutRound) { RoundId(0) } else { round };
             self.questions.ask(round, call, question);
         }
     }
@@ -322,6 +324,7 @@ impl Cell {
         if count == 0 && self.questions.beats_len() >= QUESTIONS_MAX {
             return self.overloaded(call, fx);
         }
+        let round = if mutant::is(Mutant::KeepAliveWithoutRound) { RoundId(0) } else { round };
         self.questions.beat(round, call, count);
     }
 

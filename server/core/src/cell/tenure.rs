@@ -6,6 +6,7 @@
 
 use lockstep_wire::entry::{Command, Silence};
 use lockstep_wire::limit::SESSIONS_PER_BATCH_MAX;
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::{EndReason, Event, Refusal, Reply};
 use lockstep_wire::{LogIndex, NodeId, Rows, SessionId, Status};
 
@@ -154,7 +155,11 @@ impl Cell {
             self.tenure.reaping = self.propose_own(&Command::Reap, now, fx);
         }
         if self.tenure.draining.is_none() && self.tenure.ending.is_none() && self.leases.notice() {
-            self.tenure.draining = Some(self.drain(fx));
+            let drain = self.drain(fx);
+            self.tenure.draining = Some(drain);
+            if mutant::is(Mutant::ExpireWithoutDrain) {
+                self.on_drained(drain, now, fx);
+            }
         }
     }
 

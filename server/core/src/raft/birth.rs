@@ -5,6 +5,7 @@
 //! only once its own disk says so: while it does not, nothing was ever acknowledged. Deliberately absent:
 //! ids that join later; they would come by entries.
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::{CellHello, Manifest, MemberIncarnation, PeerMessage, PeerRefusal};
 use lockstep_wire::{BirthId, CellId, LogIndex, NodeId, Rows, Term};
 
@@ -68,6 +69,9 @@ impl Birth {
 
 impl StoredManifest {
     fn names(&self, node: NodeId, incarnation: lockstep_wire::Incarnation) -> bool {
+        if mutant::is(Mutant::WipedNodeVotes) {
+            return self.members.iter().any(|member| member.node == node);
+        }
         self.members.contains(&MemberIncarnation { node, incarnation })
     }
 }
@@ -136,7 +140,7 @@ impl Raft {
             self.peers[at].is_refused = true;
             return self.refuse(from, reason, fx);
         }
-        if hello.birth.is_none() && self.is_born() {
+        if hello.birth.is_none() && self.is_born() && !mutant::is(Mutant::WipedNodeVotes) {
             return self.on_hello_from_before(at, fx);
         }
         // Whoever says hello again has not got the answer.

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::Ballot;
 use lockstep_wire::{LogIndex, NodeId, Term};
 
@@ -95,6 +96,9 @@ impl Durability {
     /// Numbers the append of an entry.
     pub(super) fn append_entry(&mut self, index: LogIndex, now: Time) -> AppendId {
         let append = self.append(now);
+        if mutant::is(Mutant::AcknowledgeBeforeDurable) {
+            self.durable_index = index;
+        }
         match self.entries.back_mut() {
             Some(run) if run.append + run.count == append.0 && run.index + run.count == index.0 => {
                 run.count += 1;
@@ -136,6 +140,9 @@ impl Durability {
 
     /// The entries from `first` on are gone: no confirmation under way is about them any more.
     pub(super) fn on_truncated(&mut self, first: LogIndex) {
+        if mutant::is(Mutant::AcknowledgementSurvivesTruncation) {
+            return;
+        }
         while let Some(run) = self.entries.back_mut() {
             if run.index >= first.0 {
                 self.entries.pop_back();

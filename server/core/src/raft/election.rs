@@ -5,6 +5,7 @@
 //! new; and a node that hears its leader over a whole link deposes it for nobody. Deliberately absent:
 //! what a leader does with its office.
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::{Ballot, PeerMessage};
 use lockstep_wire::{LogIndex, NodeId, Term};
 
@@ -264,7 +265,7 @@ impl Raft {
         }
         self.arm_election(now);
         let reply = Deferred::VoteReply { to: from, ballot: asked.ballot, term: self.term };
-        if self.durability.is_hard_state_durable() {
+        if self.durability.is_hard_state_durable() || mutant::is(Mutant::VoteBeforeDurable) {
             self.give_vote(from, asked.ballot, self.term, fx);
         } else {
             self.durability.defer(self.durability.hard_state(), reply);

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use lockstep_wire::limit::{APPEND_BYTES_MAX, MEMBERS_MAX};
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::{Append, AppendOutcome, Beat, BeatKind, EntryRow, PeerMessage};
 use lockstep_wire::{LogIndex, NodeId, RoundId, Rows, Term};
 
@@ -90,7 +91,7 @@ impl Raft {
 
     /// Proofs of leadership are worth nothing before everything committed earlier was handed out.
     pub(super) fn announce_rounds(&mut self) {
-        if self.leading.is_serving
+        if (self.leading.is_serving || mutant::is(Mutant::ServeBeforeBlank))
             && let Some(round) = self.leading.rounds.announce()
         {
             self.events.push_back(RaftEvent::RoundConfirmed(round));
@@ -384,7 +385,8 @@ impl Raft {
     pub(super) fn advance_commit(&mut self, now: Time) {
         let durable = self.durability.durable_index();
         let index = self.by_majority(durable, |peer| peer.progress.matched);
-        if index > self.committed && self.log.term_at(index) == Some(self.term) {
+        let is_own = self.log.term_at(index) == Some(self.term);
+        if index > self.committed && (is_own || mutant::is(Mutant::CommitOlderTerm)) {
             self.committed = index;
             self.leading.commit_moved_at = now;
         }

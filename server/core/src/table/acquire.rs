@@ -4,6 +4,7 @@
 //! already. Deliberately absent: promotion; a newcomer never moves anybody else.
 
 use lockstep_wire::limit::REQUEST_WINDOW_MAX;
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::request::{Acquire, Mode};
 use lockstep_wire::{FencingToken, Owner};
 
@@ -117,7 +118,8 @@ impl Table {
     ) -> Answer {
         let occupancy = self.occupancy(lock);
         let id = acquire.mutation.request_id;
-        if occupancy.admits(acquire.mode) && !self.has_live_wait(lock) {
+        let barges = mutant::is(Mutant::SharedBargesPast) && acquire.mode == Mode::Shared;
+        if occupancy.admits(acquire.mode) && (barges || !self.has_live_wait(lock)) {
             if acquire.mode == Mode::Shared && self.is_full_of_holders(lock) {
                 return Answer::Limit(LimitKind::HoldersPerLock);
             }

@@ -4,6 +4,7 @@
 //! already what this build does not know.
 
 use lockstep_wire::entry::{Command, Silence};
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::{LogIndex, Nonce, RequestId, SessionId};
 
 use super::cell::Table;
@@ -21,7 +22,11 @@ impl Table {
     pub fn apply(&mut self, index: LogIndex, command: &Command<'_>, out: &mut Outcomes) {
         self.advance(index);
         match command {
-            Command::Blank => {}
+            Command::Blank => {
+                if mutant::is(Mutant::WindowLostAtFailover) {
+                    self.forget_windows();
+                }
+            }
             Command::OpenSession { client_id, ttl_ms, nonce } => {
                 out.push(self.open_session(client_id, *ttl_ms, *nonce));
             }

@@ -3,13 +3,14 @@
 //! Invariant: whatever leaves a lock, the same entry promotes who can be granted now. Deliberately absent: the end
 //! of whole sessions.
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::Mutation;
 use lockstep_wire::{FencingToken, RequestId, SessionId};
 
 use super::cell::Table;
 use super::outcome::{Answer, Outcome, Outcomes, Settled};
-use super::record::{ClaimState, Kept, LockSlot, SessionSlot, WaitSlot};
+use super::record::{ClaimState, HoldSlot, Kept, LockSlot, SessionSlot, WaitSlot};
 use super::window::{cancel_content, release_content};
 
 /// What a release asks.
@@ -39,6 +40,9 @@ impl Table {
         let content = release.content();
         let slot = match self.admit(release.mutation, Ok(()), content) {
             Ok(slot) => slot,
+            Err(Answer::Done) if mutant::is(Mutant::ReleaseRunsTwice) => {
+                return self.release_again(&release, out);
+            }
             Err(answer) => return out.push(Outcome::Reply { session, request_id, answer }),
         };
         self.consume(slot, request_id);
@@ -69,6 +73,9 @@ impl Table {
             Some(ClaimState::Waits(wait)) => {
                 let lock = self.end_wait(wait, Settled::Cancelled, out);
                 (Some(lock), self.settle(slot, request_id, content, Settled::Done))
+            }
+            Some(ClaimState::Holds { .. }) if mutant::is(Mutant::CancelForgetsGrant) => {
+                (None, self.settle(slot, request_id, content, Settled::Done))
             }
             Some(ClaimState::Holds { .. }) => {
                 let vacated = self.depart(slot, acquire_id, EndReason::Cancelled, out);
@@ -106,6 +113,21 @@ impl Table {
             }
             Some(ClaimState::Waits(_)) | None => false,
         }
+    }
+
+    /// What [`Mutant::ReleaseRunsTwice`] does.
+    fn release_again(&mut self, release: &Release<'_>, out: &mut Outcomes) {
+        let (session, request_id) = (release.mutation.session, release.mutation.request_id);
+        let slot = self.sessions_by_id[&session];
+        let is_of_name = |hold: HoldSlot| *self.locks[self.holds[hold].lock].name == *release.name;
+        let held = self.sessions[slot].claims.iter().find(|claim| match claim.state {
+            ClaimState::Holds { hold, .. } => is_of_name(hold),
+            ClaimState::Waits(_) => false,
+        });
+        let acquire_id = held.map(|claim| claim.id);
+        let vacated = acquire_id.and_then(|id| self.depart(slot, id, EndReason::Released, out));
+        out.push(Outcome::Reply { session, request_id, answer: Answer::Done });
+        self.promote_vacated(vacated, out);
     }
 
     /// An acquire leaves its hold; tells the lock when the hold ended with it.

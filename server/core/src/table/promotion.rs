@@ -4,6 +4,7 @@
 //! is passed by who came later. Deliberately absent: what made room.
 
 use lockstep_wire::FencingToken;
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::Grant;
 use lockstep_wire::request::Mode;
 
@@ -75,7 +76,10 @@ impl Table {
 
     /// Grants a lock to somebody whom its occupancy admits.
     pub(crate) fn grant_of_new(&mut self, candidate: Candidate, occupancy: Occupancy) -> Grant {
-        let token = self.token();
+        let token = match mutant::is(Mutant::TokenFromCounter) {
+            true => FencingToken(u64::from(self.locks[candidate.lock].holds.len()) + 1),
+            false => self.token(),
+        };
         let fence = match occupancy {
             Occupancy::Vacant => token,
             Occupancy::Shared { fence } => fence,

@@ -5,6 +5,7 @@
 
 use lockstep_wire::SessionId;
 use lockstep_wire::limit::VIEW_ROWS_MAX;
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::EndReason;
 
 use super::cell::Table;
@@ -32,6 +33,9 @@ impl Table {
             }
             self.end_session(slot, reason);
             out.push(Outcome::SessionEnded { session, reason, released_total, released });
+            if mutant::is(Mutant::PromoteInsideRemovals) {
+                self.reap_slice(out);
+            }
         }
         self.reap_slice(out);
     }

@@ -4,6 +4,7 @@
 //! Invariant: a request id is consumed once at most. Deliberately absent: what the new requests do.
 
 use lockstep_wire::limit::REQUEST_WINDOW_MAX;
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::Grant;
 use lockstep_wire::request::{Acquire, Mutation};
 use lockstep_wire::{FencingToken, RequestId, SessionId};
@@ -107,6 +108,16 @@ impl Table {
             });
         }
         if let Some(kept) = session.kept(id) {
+            if let (true, Settled::Lost { token, .. }) = (mutant::is(Mutant::ReplayIgnoresHold), kept.settled)
+            {
+                return Some(Answer::Granted(Grant {
+                    token,
+                    fence: token,
+                    slot: 0,
+                    hold_left_ms: 0,
+                    holders: 1,
+                }));
+            }
             let is_same = kept.content == content;
             return Some(if is_same { kept.settled.answer() } else { Answer::Invalid("request_id") });
         }
@@ -135,6 +146,16 @@ impl Table {
             self.close_gap(slot, gap);
         }
         self.set_highest(slot, id);
+    }
+
+    /// What [`Mutant::WindowLostAtFailover`] does.
+    pub(crate) fn forget_windows(&mut self) {
+        let slots: Vec<SessionSlot> = self.sessions_by_id.values().copied().collect();
+        for slot in slots {
+            let kept: Vec<RequestId> = self.sessions[slot].kept.iter().map(|kept| kept.id).collect();
+            kept.into_iter().for_each(|id| self.mark_seen(slot, id));
+            self.set_highest(slot, RequestId(0));
+        }
     }
 
     /// Keeps a final answer until it is seen, and gives it.

@@ -30,4 +30,16 @@ impl Defect {
         Defect::DirectorySyncSkipped,
         Defect::ClientClockStands,
     ];
+
+    /// What it is called in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Defect::DurableBeforeWritten => "driver-durable-before-written",
+            Defect::DrainWithoutInput => "driver-drain-without-input",
+            Defect::ClockBeforeArrivals => "driver-clock-before-arrivals",
+            Defect::HardStateForgotten => "driver-hard-state-forgotten",
+            Defect::DirectorySyncSkipped => "driver-directory-sync-skipped",
+            Defect::ClientClockStands => "driver-client-clock-stands",
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Whole runs: the simulator's own promises, known-bad drivers, and scenarios from the field.
 
 mod clients;
-mod defects;
-mod harm;
 mod field;
+mod harm;
 mod scenarios;
 mod seeds;
+mod variants;

@@ -1,0 +1,141 @@
+//! Runs whose faults come at moments that are waited for: what chance would show too seldom.
+//!
+//! Invariant: a play that misses its moment breaks no rule and comes to rest. Deliberately absent: judgement; the judges
+//! of the world look on.
+
+use lockstep_wire::CellId;
+
+use crate::oracle::Verdict;
+use crate::world::World;
+use crate::world::fault::{Cuts, Fault, cut_both};
+use crate::world::network::Site;
+use crate::world::plan::Plan;
+use crate::world::schedule::MS;
+use crate::world::trace::Trace;
+
+const CELL: CellId = CellId(0);
+/// Between two looks at a world whose moment is waited for.
+const LOOK: u64 = MS / 10;
+/// How many looks at most.
+const LOOKS_MAX: u32 = 60_000;
+
+fn links(pairs: &[(usize, usize)]) -> Cuts {
+    let mut cuts = Cuts::new();
+    for (one, other) in pairs {
+        cut_both(&mut cuts, Site::Node(*one), Site::Node(*other));
+    }
+    cuts
+}
+
+/// Lets time pass until something is so; says whether it came to that.
+fn wait_for(world: &mut World, is_so: impl Fn(&World) -> bool) -> Result<bool, crate::oracle::Violation> {
+    for _ in 0..LOOKS_MAX {
+        if is_so(world) {
+            return Ok(true);
+        }
+        world.run_for(LOOK)?;
+    }
+    Ok(false)
+}
+
+/// A voter crashes right after its vote has made a leader, before it has heard of that leader, and the only member
+/// that can be elected next asks it in the same term.
+pub(super) fn crash_between_vote_and_leader(mut plan: Plan) -> Verdict {
+    plan.workload.clients = 0;
+    plan.latency_mean = 2 * MS;
+    plan.disk_latency_mean = 10 * MS;
+    let mut world = World::new(plan, Trace::silent());
+    world.run_for(4_000 * MS)?;
+    let Some(old) = world.leader(CELL) else { return world.come_to_rest() };
+    let (voter, late) = ((old + 1) % 3, (old + 2) % 3);
+    world.act(&Fault::Cut(links(&[(late, old), (late, voter)])));
+    world.act(&Fault::Kill(old));
+    world.act(&Fault::Start(old));
+    wait_for(&mut world, |world| world.claims_to_lead(old, CELL) || world.claims_to_lead(voter, CELL))?;
+    let (winner, other) = if world.claims_to_lead(old, CELL) { (old, voter) } else { (voter, old) };
+    world.act(&Fault::Kill(other));
+    world.act(&Fault::Cut(links(&[(winner, other)])));
+    world.act(&Fault::Mend(links(&[(late, other)])));
+    // It never lives for long enough to try for itself.
+    let before = world.elections();
+    for _ in 0..60 {
+        world.act(&Fault::Start(other));
+        world.run_for(110 * MS)?;
+        if world.elections() > before {
+            break;
+        }
+        world.act(&Fault::Kill(other));
+    }
+    world.act(&Fault::Start(other));
+    world.run_for(2_000 * MS)?;
+    world.come_to_rest()
+}
+
+/// An entry of an old leader comes to a majority by a newer one, whose own first entry does not; and a member that led
+/// between them has another one in its place (Raft, figure 8).
+pub(super) fn older_term_on_a_majority(mut plan: Plan) -> Verdict {
+    plan.workload.clients = 6;
+    plan.workload.think_mean = 10 * MS;
+    plan.workload.ttl_ms = (20_000, 20_000);
+    plan.disk_latency_mean = 20 * MS;
+    let mut world = World::new(plan, Trace::silent());
+    world.run_for(4_000 * MS)?;
+    let Some(first) = world.leader(CELL) else { return world.come_to_rest() };
+    let (one, other) = ((first + 1) % 3, (first + 2) % 3);
+    // It takes entries that nobody else gets.
+    world.act(&Fault::Cut(links(&[(first, one), (first, other)])));
+    world.run_for(300 * MS)?;
+    world.act(&Fault::Kill(first));
+    wait_for(&mut world, |world| world.claims_to_lead(one, CELL) || world.claims_to_lead(other, CELL))?;
+    let (second, voter) = if world.claims_to_lead(one, CELL) { (one, other) } else { (other, one) };
+    // So does its successor, before whose first entry its voter has died.
+    world.act(&Fault::Kill(voter));
+    world.act(&Fault::Cut(links(&[(second, voter)])));
+    world.run_for(100 * MS)?;
+    world.act(&Fault::Mend(links(&[(first, voter)])));
+    world.act(&Fault::Start(first));
+    world.act(&Fault::Start(voter));
+    wait_for(&mut world, |world| world.claims_to_lead(first, CELL))?;
+    // The voter's disk may be the faster one. What is known to be committed now is lost with the power.
+    let before = world.summary().entries;
+    wait_for(&mut world, |world| world.summary().entries > before || world.leader(CELL) == Some(first))?;
+    world.act(&Fault::PowerLoss(first));
+    world.act(&Fault::Kill(voter));
+    world.act(&Fault::Mend(links(&[(first, second)])));
+    world.act(&Fault::Start(first));
+    world.run_for(3_000 * MS)?;
+    world.come_to_rest()
+}
+
+/// A member that led alone has its entries replaced by those of its successor, which has nobody else to count on; it
+/// loses power before its disk has the new ones, and is asked for its vote by the third.
+pub(super) fn crash_after_truncation(mut plan: Plan) -> Verdict {
+    plan.workload.clients = 6;
+    plan.workload.think_mean = 10 * MS;
+    plan.workload.hold_mean = 10 * MS;
+    plan.workload.ttl_ms = (20_000, 20_000);
+    plan.disk_latency_mean = 20 * MS;
+    let mut world = World::new(plan, Trace::silent());
+    world.run_for(4_000 * MS)?;
+    let Some(first) = world.leader(CELL) else { return world.come_to_rest() };
+    let (one, other) = ((first + 1) % 3, (first + 2) % 3);
+    world.act(&Fault::Cut(links(&[(first, one), (first, other)])));
+    world.run_for(400 * MS)?;
+    wait_for(&mut world, |world| world.leader(CELL).is_some_and(|leader| leader != first))?;
+    let Some(second) = world.leader(CELL) else { return world.come_to_rest() };
+    let third = 3 - first - second;
+    // From here on the successor can count on nobody but its predecessor.
+    world.act(&Fault::Kill(third));
+    world.act(&Fault::Cut(links(&[(second, third)])));
+    world.run_for(100 * MS)?;
+    let before = world.summary().entries;
+    world.act(&Fault::Mend(links(&[(first, second)])));
+    wait_for(&mut world, |world| world.summary().entries > before)?;
+    world.act(&Fault::PowerLoss(first));
+    world.act(&Fault::Kill(second));
+    world.act(&Fault::Mend(links(&[(first, third)])));
+    world.act(&Fault::Start(first));
+    world.act(&Fault::Start(third));
+    world.run_for(3_000 * MS)?;
+    world.come_to_rest()
+}

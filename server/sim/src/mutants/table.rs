@@ -1,0 +1,50 @@
+//! Every variant, where it is looked for, and in how many seeds at most it must be seen.
+//!
+//! Invariant: each variant has one row. Drawn plans are preferred; whatever needs its moment has a plan or a play of
+//! its own. Deliberately absent: what each of them does and which point of the contract it breaks; its own page says.
+
+use lockstep_wire::mutant::Mutant;
+
+use super::{Row, Subject, Trial, plays, shapes};
+use crate::world::defect::Defect;
+
+const fn part(mutant: Mutant, trial: Trial, seeds: u64) -> Row {
+    Row { subject: Subject::Part(mutant), trial, seeds }
+}
+
+const fn driver(defect: Defect, trial: Trial, seeds: u64) -> Row {
+    Row { subject: Subject::Driver(defect), trial, seeds }
+}
+
+/// See the module.
+pub const TABLE: &[Row] = &[
+    part(Mutant::AcknowledgeBeforeDurable, Trial::Drawn, 300),
+    part(Mutant::VoteBeforeDurable, Trial::Play(plays::crash_between_vote_and_leader), 100),
+    part(Mutant::KeepAliveWithoutRound, Trial::Run(shapes::two_leaders), 300),
+    part(Mutant::ReadWithoutRound, Trial::Drawn, 300),
+    part(Mutant::ServeBeforeBlank, Trial::Drawn, 600),
+    part(Mutant::ExpireWithoutDrain, Trial::Run(shapes::beats_at_the_last_moment), 300),
+    part(Mutant::PromoteInsideRemovals, Trial::Commands(300), 300),
+    part(Mutant::SharedBargesPast, Trial::Drawn, 300),
+    part(Mutant::WindowLostAtFailover, Trial::Drawn, 300),
+    part(Mutant::CancelForgetsGrant, Trial::Drawn, 300),
+    part(Mutant::TokenFromCounter, Trial::Drawn, 300),
+    part(Mutant::TruncateAtRot, Trial::Drawn, 300),
+    part(Mutant::GoOnAfterFailedSync, Trial::Drawn, 300),
+    part(Mutant::CommitOlderTerm, Trial::Play(plays::older_term_on_a_majority), 100),
+    part(Mutant::SkipDirectorySync, Trial::Drawn, 300),
+    part(Mutant::DeadlineFromReceipt, Trial::Drawn, 300),
+    part(Mutant::ReplayIgnoresHold, Trial::Commands(300), 300),
+    part(Mutant::ReleaseRunsTwice, Trial::Drawn, 300),
+    part(Mutant::AcknowledgementSurvivesTruncation, Trial::Play(plays::crash_after_truncation), 100),
+    part(Mutant::WipedNodeVotes, Trial::Drawn, 300),
+    part(Mutant::AcknowledgeDoomed, Trial::Run(shapes::slow_endings), 300),
+    part(Mutant::AcknowledgeSilent, Trial::Run(shapes::silence_and_failover), 300),
+    part(Mutant::SilenceAddedTwice, Trial::Run(shapes::silence_and_failover), 300),
+    driver(Defect::DurableBeforeWritten, Trial::Run(shapes::lone_member_without_power), 60),
+    driver(Defect::DrainWithoutInput, Trial::Run(shapes::beats_at_the_last_moment), 300),
+    driver(Defect::ClockBeforeArrivals, Trial::Run(shapes::late_turns), 300),
+    driver(Defect::HardStateForgotten, Trial::Play(plays::crash_between_vote_and_leader), 20),
+    driver(Defect::DirectorySyncSkipped, Trial::Run(shapes::many_segments), 60),
+    driver(Defect::ClientClockStands, Trial::Run(shapes::suspended_clients), 60),
+];
