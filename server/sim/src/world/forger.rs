@@ -55,6 +55,7 @@ enum Errand {
     Beat,
     Close,
     Deed {
+        session: SessionId,
         request_id: RequestId,
         due: Due,
     },
@@ -336,9 +337,12 @@ impl Forger {
                 }
             }
             (Errand::Close, Reply::Closed { .. }) => self.begin_anew(),
-            (Errand::Deed { request_id, due }, _) => {
+            (Errand::Deed { session, request_id, due }, _) => {
                 self.check(*due, reply, around);
-                self.forgery.on_reply(*request_id, reply);
+                // The next session gives the same ids to other requests.
+                if self.session == Some(*session) {
+                    self.forgery.on_reply(*request_id, reply);
+                }
             }
             (Errand::Look { due }, _) => self.check(*due, reply, around),
             (Errand::Steal, Reply::Attached(rows)) => {
@@ -509,7 +513,7 @@ impl Forger {
         due: Due,
         around: &mut ClientSurroundings<'_>,
     ) {
-        let errand = Errand::Deed { request_id: deed.request_id(), due };
+        let errand = Errand::Deed { session, request_id: deed.request_id(), due };
         deed.with_request(session, |request| self.send(wire, errand, request, around));
     }
 
