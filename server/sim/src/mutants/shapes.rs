@@ -97,3 +97,13 @@ pub(super) fn slow_endings(seed: u64) -> Plan {
     plan.faults = FaultPlan { client_pauses: true, slow_disks: true, ..faults(100) };
     plan
 }
+
+/// Disks that fail, and machines that lose power after it.
+pub(super) fn failing_disks(seed: u64) -> Plan {
+    let mut plan = short(seed);
+    plan.disk_error_ppm = 1_000;
+    plan.workload.think_mean = 10 * MS;
+    plan.workload.hold_mean = 10 * MS;
+    plan.faults = FaultPlan { power_losses: true, ..faults(1_000) };
+    plan
+}

@@ -30,7 +30,7 @@ pub const TABLE: &[Row] = &[
     part(Mutant::CancelForgetsGrant, Trial::Drawn, 300),
     part(Mutant::TokenFromCounter, Trial::Drawn, 300),
     part(Mutant::TruncateAtRot, Trial::Drawn, 300),
-    part(Mutant::GoOnAfterFailedSync, Trial::Drawn, 300),
+    part(Mutant::GoOnAfterFailedSync, Trial::Run(shapes::failing_disks), 60),
     part(Mutant::CommitOlderTerm, Trial::Play(plays::older_term_on_a_majority), 100),
     part(Mutant::SkipDirectorySync, Trial::Drawn, 300),
     part(Mutant::DeadlineFromReceipt, Trial::Drawn, 300),
