@@ -13,7 +13,7 @@ use lockstep_wire::reply::EndReason;
 use lockstep_wire::{RequestId, SessionId, Term};
 
 /// Runs from which on a search must have set every mark.
-pub const SEARCH_RUNS_MIN: u64 = 500;
+pub const SEARCH_RUNS_MIN: u64 = 1_000;
 
 macro_rules! marks {
     ($($(#[doc = $doc:literal])+ $name:ident => $words:literal,)+) => {
@@ -72,8 +72,6 @@ marks! {
     OpenFoundItsSession => "an open that was sent again found its session",
     /// Sessions: one entry has ended several.
     SeveralSessionsEnded => "one entry ended several sessions",
-    /// Sessions: an entry would have ended a session that was over.
-    EndedTwice => "an entry ended no session, because it was over",
     /// Sessions: a cancel was behind the end of its session.
     CancelMetTheEnd => "a cancel came behind the end of its session",
     /// Sessions: an acquire was behind the end of its session.
@@ -291,7 +289,6 @@ impl Lookout {
         let is_end = |outcome: &&Outcome| matches!(outcome, Outcome::SessionEnded { .. });
         let ended = outcomes.iter().filter(is_end).count();
         self.set_if(ended > 1, Mark::SeveralSessionsEnded);
-        self.set_if(ended == 0, Mark::EndedTwice);
         self.set_if(reason == EndReason::Expired && count_grants(outcomes) > 0, Mark::PromotedByExpiry);
         self.unreaped = is_unfinished(outcomes).then_some(term);
     }
@@ -321,4 +318,46 @@ fn count_grants(outcomes: &[Outcome]) -> usize {
 
 fn is_unfinished(outcomes: &[Outcome]) -> bool {
     outcomes.contains(&Outcome::ReapNeeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_wire::reply::Grant;
+    use lockstep_wire::{FencingToken, Rows};
+
+    use super::*;
+
+    const WAITER: SessionId = SessionId(7);
+
+    fn granted(request_id: u64) -> Outcome {
+        let token = FencingToken(9);
+        let grant = Grant { token, fence: token, slot: 0, hold_left_ms: 0, holders: 1 };
+        let answer = Answer::Granted(grant);
+        Outcome::Reply { session: WAITER, request_id: RequestId(request_id), answer }
+    }
+
+    #[test]
+    fn a_timeout_that_promotes_is_told_from_one_that_comes_too_late() {
+        let timeout = Command::CancelWait { session: SessionId(5), acquire_id: RequestId(1) };
+        let mut lookout = Lookout::default();
+        lookout.on_entry(Term(1), Term(1), &timeout, &[]);
+        assert_eq!(lookout.marks().count(Mark::TimerWasLate), 1);
+        assert_eq!(lookout.marks().count(Mark::PromotedByTimeout), 0);
+        lookout.on_entry(Term(1), Term(1), &timeout, &[granted(1)]);
+        assert_eq!(lookout.marks().count(Mark::PromotedByTimeout), 1);
+        assert_eq!(lookout.marks().count(Mark::OlderTermCommitted), 0);
+        assert!(lookout.marks().missed().any(|mark| mark == Mark::OlderTermCommitted));
+    }
+
+    #[test]
+    fn a_reaping_that_goes_on_under_another_leader_is_seen() {
+        let ended =
+            Command::EndSessions { reason: EndReason::Expired, sessions: Rows::Slice(&[SessionId(5)]) };
+        for (term, expected) in [(1, 0), (2, 1)] {
+            let mut lookout = Lookout::default();
+            lookout.on_entry(Term(1), Term(1), &ended, &[Outcome::ReapNeeded]);
+            lookout.on_entry(Term(term), Term(term), &Command::Reap, &[]);
+            assert_eq!(lookout.marks().count(Mark::ReapedByAnotherLeader), expected);
+        }
+    }
 }
