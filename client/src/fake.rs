@@ -76,6 +76,8 @@ pub(crate) struct FakeCell {
     pub(crate) claims_max: Option<usize>,
     /// Beats are swallowed.
     pub(crate) ignores_beats: bool,
+    /// Beats are answered, and nothing is said of any session.
+    pub(crate) confirms_nobody: bool,
     /// Mutations are answered late: not before this ends.
     pub(crate) is_slow: bool,
     late: Vec<(Port, Vec<u8>)>,
@@ -208,7 +210,8 @@ impl FakeCell {
                     status: self.session_status(session, port),
                     ttl_ms: self.sessions.get(&session).map_or(0, |session| session.ttl_ms),
                 };
-                let rows: Vec<KeptAlive> = sessions.iter().map(row).collect();
+                let told = if self.confirms_nobody { 0 } else { sessions.len() };
+                let rows: Vec<KeptAlive> = sessions.iter().take(told).map(row).collect();
                 self.say(port, asked, correlation, &Reply::KeptAlive(Rows::Slice(&rows)));
             }
             Request::CloseSession { session } => {

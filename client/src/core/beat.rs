@@ -15,8 +15,9 @@ use super::time::Time;
 
 /// Beats due within this time go out together, in ms.
 const TOGETHER_MS: u64 = 50;
-/// The pause before a beat that was not answered well is tried again, in ms.
+/// The pause before a beat that did not confirm its session is tried again, in ms; it doubles so many times at most.
 const AGAIN_MS: u64 = 50;
+const DOUBLINGS_MAX: u32 = 3;
 
 impl ClientCore {
     /// Sends the attaches and beats that are due, and those that soon will be with them.
@@ -51,6 +52,7 @@ impl ClientCore {
     }
 
     pub(super) fn on_attached(&mut self, rows: Rows<'_, Attached>, keys: &[SessionKey], sent_at: Time) {
+        self.led_at = Some(self.now);
         for row in rows.iter() {
             let Some(key) = self.asked_for(row.session, keys) else { continue };
             let Some(session) = self.sessions.get_mut(&key) else { continue };
@@ -74,13 +76,13 @@ impl ClientCore {
     }
 
     pub(super) fn on_kept_alive(&mut self, rows: Rows<'_, KeptAlive>, keys: &[SessionKey], sent_at: Time) {
+        self.led_at = Some(self.now);
         for row in rows.iter() {
             let Some(key) = self.asked_for(row.session, keys) else { continue };
             let Some(session) = self.sessions.get_mut(&key) else { continue };
             session.is_beating = false;
             match row.status {
                 Status::Ok => {
-                    self.led_at = Some(self.now);
                     self.confirm(key, sent_at, row.ttl_ms);
                     self.beat_after(key, sent_at, row.ttl_ms);
                 }
@@ -101,7 +103,16 @@ impl ClientCore {
             Status::SessionExpired => self.end_session(key, Loss::Ended(EndReason::Expired)),
             Status::SessionUnknown | Status::Denied => self.end_session(key, Loss::Unknown),
             Status::NotAttached => self.detach(key),
-            _ => self.beats.set(key, self.now.plus_ms(AGAIN_MS)),
+            _ => self.beat_later(key),
+        }
+    }
+
+    /// The session was not confirmed: it may be that its end or its return is on its way to a majority.
+    fn beat_later(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get_mut(&key) {
+            let pause = AGAIN_MS << session.unconfirmed.min(DOUBLINGS_MAX);
+            session.unconfirmed += 1;
+            self.beats.set(key, self.now.plus_ms(pause));
         }
     }
 
@@ -119,7 +130,11 @@ impl ClientCore {
 
     /// Sessions of a batch that its reply did not mention are asked for again.
     pub(super) fn beat_unanswered(&mut self, keys: &[SessionKey]) {
-        self.beat_again(keys, AGAIN_MS);
+        for key in keys {
+            if self.sessions.get_mut(key).is_some_and(|session| std::mem::take(&mut session.is_beating)) {
+                self.beat_later(*key);
+            }
+        }
     }
 
     pub(super) fn beat_again(&mut self, keys: &[SessionKey], ms: u64) {

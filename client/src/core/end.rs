@@ -16,6 +16,7 @@ impl ClientCore {
     pub(super) fn confirm(&mut self, key: SessionKey, sent_at: Time, ttl_ms: u32) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         self.link.confirm();
+        session.unconfirmed = 0;
         if session.is_closing {
             return;
         }

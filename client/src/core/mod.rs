@@ -111,7 +111,7 @@ pub struct ClientCore {
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
     correlations: u64,
-    /// When the member proved last, by an acknowledged beat, that it leads.
+    /// When the member proved last, by an answer that needs a round, that it leads.
     led_at: Option<Time>,
     flights: BTreeMap<u64, Flight>,
     calls: BTreeMap<CallId, Call>,

@@ -151,7 +151,7 @@ impl ClientCore {
     }
 
     /// A request has got no answer. One that waits for an entry may have to wait for disks; half a try later the member is
-    /// asked whether it still leads, and left only if that has no answer either: another member could do no better.
+    /// asked whether it still leads, and left only if nothing since then has shown it: another member could do no better.
     pub(super) fn on_flight_due(&mut self, correlation: u64) {
         let Some(flight) = self.flights.get_mut(&correlation) else { return };
         let end = flight.try_began.plus_ms(self.try_timeout_ms);
@@ -160,17 +160,14 @@ impl ClientCore {
             Errand::Call(call) => self.calls.get(call).is_some_and(|state| state.body.is_entry()),
             Errand::Beat(_) => false,
         };
-        let next = match is_entry {
-            true if self.now < end => end,
-            true if self.led_at >= Some(flight.try_began) => {
-                flight.try_began = self.now;
-                self.now.plus_ms(half_ms)
-            }
-            _ => return self.leave_silent("gave no answer in time"),
-        };
-        self.timers.set(Due::Flight(correlation), next);
-        if next == end {
+        if is_entry && self.now < end {
+            self.timers.set(Due::Flight(correlation), end);
             self.beat_now();
+        } else if is_entry && self.led_at >= Some(flight.try_began.plus_ms(half_ms)) {
+            flight.try_began = self.now;
+            self.timers.set(Due::Flight(correlation), self.now.plus_ms(half_ms));
+        } else {
+            self.leave_silent("gave no answer in time");
         }
     }
 

@@ -55,6 +55,8 @@ pub(super) struct Session {
     pub(super) is_attached: bool,
     /// An attach or a keep-alive is under way on this connection.
     pub(super) is_beating: bool,
+    /// Attaches and keep-alives that were answered without confirming it, since one did.
+    pub(super) unconfirmed: u32,
     next_request_id: RequestId,
     /// All its calls.
     pub(super) calls: BTreeSet<CallId>,
@@ -87,6 +89,7 @@ impl Session {
             safe_until: Time(0),
             is_attached: false,
             is_beating: false,
+            unconfirmed: 0,
             next_request_id: RequestId(1),
             calls: BTreeSet::from([opening]),
             unfinished: BTreeMap::new(),

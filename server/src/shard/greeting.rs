@@ -127,9 +127,8 @@ impl Shard {
     }
 
     /// Takes what the other shards have left.
-    pub(super) fn take_handoffs(&mut self, ring: &Ring) -> Result<(), ShardError> {
-        while let Some(Handoff { fd, port, bytes }) = self.plan.mailboxes[usize::from(self.plan.shard)].take()
-        {
+    pub(super) fn take_in(&mut self, ring: &Ring, handoffs: VecDeque<Handoff>) -> Result<(), ShardError> {
+        for Handoff { fd, port, bytes } in handoffs {
             if !self.has_room(port) {
                 continue;
             }

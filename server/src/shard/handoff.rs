@@ -65,8 +65,8 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Takes the next connection.
-    pub(crate) fn take(&self) -> Option<Handoff> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    /// Takes all that has been left.
+    pub(crate) fn take_all(&self) -> VecDeque<Handoff> {
+        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -183,11 +183,12 @@ impl Shard {
         loop {
             ring.submit_and_wait(Some(self.patience())).map_err(kernel("the ring refused to go on"))?;
             // A turn is what had come when its clock was read: no input is newer than the time it is given with.
+            let handoffs = self.plan.mailboxes[usize::from(self.plan.shard)].take_all();
             self.now = Instant::now();
             for completion in ring.completions() {
                 self.on_completion(ring, completion)?;
             }
-            self.take_handoffs(ring)?;
+            self.take_in(ring, handoffs)?;
             self.deliver_durable()?;
             self.deliver_drained(ring)?;
             self.keep_time(ring)?;

@@ -59,6 +59,22 @@ fn a_leader_whose_disks_are_slow_is_not_left_as_long_as_it_answers_beats() {
 }
 
 #[test]
+fn a_leader_that_confirms_nobody_for_a_while_is_not_left_and_asked_less_and_less_often() {
+    let mut rig = Rig::new();
+    let key = rig.open(3_000);
+    rig.cell.is_slow = true;
+    rig.cell.confirms_nobody = true;
+    rig.acquire(key, NAME, 0);
+    rig.pass_ms(2_500);
+    assert_eq!(rig.tried.len(), 1);
+    let asked = rig.cell.heard.iter().filter(|heard| heard.starts_with("KeepAlive")).count();
+    assert!((4..=9).contains(&asked), "{asked} beats");
+    rig.cell.confirms_nobody = false;
+    rig.pass_ms(450);
+    assert_eq!(rig.conditions(key), [Condition::Safe]);
+}
+
+#[test]
 fn a_leader_that_answers_neither_a_call_nor_a_beat_is_left_within_one_try() {
     let mut rig = Rig::new();
     let key = rig.open(3_000);

@@ -17,7 +17,6 @@ use super::lease::{Leases, Renewal};
 use super::question::Question;
 use super::view;
 use crate::effect::{ConnectionId, Effects};
-use crate::raft::Urgency;
 use crate::table::{Answer, Outcome, Outcomes, SessionSlot, Table};
 use crate::time::{Span, Time};
 
@@ -170,7 +169,7 @@ impl Cell {
                 self.refuse(call, Status::OutcomeUnknown, "the session is about to end; open it again", fx);
             }
             Renewal::Silent => {
-                self.begin_return(&[session], now, fx);
+                self.log_return(&[session], now, fx);
                 self.refuse(call, Status::OutcomeUnknown, "the session was silent; open it again", fx);
             }
         }
@@ -180,7 +179,7 @@ impl Cell {
     fn renew(&mut self, slot: SessionSlot) -> Renewal {
         let session = self.table.session_at(slot).expect("who is acknowledged lives");
         let ttl = Span::from_ms(u64::from(session.ttl_ms()));
-        self.leases.renew(slot, ttl, session.silence_ms() > 0, self.table.applied())
+        self.leases.renew(slot, ttl, session.silence_ms(), self.table.applied())
     }
 
     fn on_session_ended(
@@ -246,12 +245,7 @@ impl Cell {
     fn answer_question(&mut self, call: Call, question: Question, now: Time, fx: &mut Effects) {
         match question {
             Question::KeepAlive { count } => self.acknowledge(call, count, now, fx),
-            Question::Returned(sessions) => {
-                let rows: Vec<KeptAlive> =
-                    sessions.iter().filter_map(|id| self.acknowledge_one(call, *id).ok().flatten()).collect();
-                self.answer(call, &Reply::KeptAlive(Rows::Slice(&rows)), fx);
-            }
-            Question::Attach(proofs) => self.answer_attach(call, proofs, now, fx),
+            Question::Attach(proofs) => self.answer_attach(call, &proofs, now, fx),
             Question::Lock(name) => view::lock(self, call, &name, fx),
             Question::Token { name, token, session } => {
                 let checked = self.table.check(&name, token, session);
@@ -270,11 +264,11 @@ impl Cell {
         }
     }
 
-    /// Answers an attach, or has it wait until those of its sessions that were silent have returned.
-    fn answer_attach(&mut self, call: Call, proofs: Box<[SessionProof]>, now: Time, fx: &mut Effects) {
+    /// Answers an attach. A session that is silent still is attached, and acknowledged when it asks again.
+    fn answer_attach(&mut self, call: Call, proofs: &[SessionProof], now: Time, fx: &mut Effects) {
         let mut rows = Vec::with_capacity(proofs.len());
         let mut silent = Vec::new();
-        for proof in &proofs {
+        for proof in proofs {
             let session = proof.session;
             let row = match self.table.session(session) {
                 Ok(reading) if reading.is_opened_by(&proof.nonce) => {
@@ -295,13 +289,12 @@ impl Cell {
             };
             rows.push(row);
         }
-        if silent.is_empty() || !self.wait_for_return(&silent, call, Question::Attach(proofs), now, fx) {
-            self.answer(call, &Reply::Attached(Rows::Slice(&rows)), fx);
-        }
+        self.log_return(&silent, now, fx);
+        self.answer(call, &Reply::Attached(Rows::Slice(&rows)), fx);
     }
 
-    /// Acknowledges the beats that a round has confirmed. A session whose end is on its way has no row; nor has one
-    /// whose return is, when there is something to say of others: their beats wait for no entry.
+    /// Acknowledges the beats that a round has confirmed. A session whose end or whose return is on its way has no row:
+    /// no beat waits for an entry.
     fn acknowledge(&mut self, call: Call, count: usize, now: Time, fx: &mut Effects) {
         let mut rows = std::mem::take(&mut self.kept_alive);
         let mut silent = Vec::new();
@@ -312,19 +305,8 @@ impl Cell {
                 Err(session) => silent.push(session),
             }
         }
-        let waits = !silent.is_empty() && {
-            let question = Question::Returned(silent.clone().into());
-            match rows.is_empty() {
-                true => self.wait_for_return(&silent, call, question, now, fx),
-                false => {
-                    self.begin_return(&silent, now, fx);
-                    false
-                }
-            }
-        };
-        if !waits {
-            self.answer(call, &Reply::KeptAlive(Rows::Slice(&rows)), fx);
-        }
+        self.log_return(&silent, now, fx);
+        self.answer(call, &Reply::KeptAlive(Rows::Slice(&rows)), fx);
         rows.clear();
         self.kept_alive = rows;
     }
@@ -349,32 +331,29 @@ impl Cell {
         Ok(Some(KeptAlive { session, status, ttl_ms }))
     }
 
-    /// Logs that these sessions have been heard again, and asks the question anew once that is committed. False when
-    /// it cannot be: they are not acknowledged now.
-    fn wait_for_return(
-        &mut self,
-        sessions: &[SessionId],
-        call: Call,
-        question: Question,
-        now: Time,
-        fx: &mut Effects,
-    ) -> bool {
-        let Some(index) = self.begin_return(sessions, now, fx) else { return false };
-        let Some(round) = self.raft.ask_round(Urgency::Now) else { return false };
-        self.questions.ask_after(round, index, call, question);
-        true
-    }
-
-    /// Logs that these sessions have been heard again. They do not end before that is applied.
-    fn begin_return(&mut self, sessions: &[SessionId], now: Time, fx: &mut Effects) -> Option<LogIndex> {
-        let index = self.propose_return(sessions, now, fx);
-        for slot in sessions.iter().filter_map(|session| self.table.slot_of(*session)) {
-            match index {
-                Some(_) => self.leases.on_return(slot),
-                None => self.leases.forget_arrivals(slot),
+    /// Logs that these sessions have been heard again, unless that is on its way. They have a whole TTL from now on in
+    /// which it may be committed; until then nothing of it is told, and whoever asks again is heard again.
+    pub(super) fn log_return(&mut self, sessions: &[SessionId], now: Time, fx: &mut Effects) {
+        let mut returning = Vec::with_capacity(sessions.len());
+        let applied = self.table.applied();
+        for id in sessions {
+            if let Ok(session) = self.table.session(*id) {
+                let slot = session.slot();
+                self.leases.extend(slot, Span::from_ms(u64::from(session.ttl_ms())));
+                if !self.leases.is_return_under_way(slot, applied) {
+                    returning.push((*id, slot));
+                }
             }
         }
-        index
+        let ids: Vec<SessionId> = returning.iter().map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        // A leader that is about to leave its office appends nothing; its successor will.
+        let command = Command::SessionsReturned { sessions: Rows::Slice(&ids) };
+        if let Some(index) = self.propose(&command, now, fx) {
+            returning.iter().for_each(|(_, slot)| self.leases.on_returning(*slot, index));
+        }
     }
 }
 

@@ -16,6 +16,8 @@ use crate::time::{Span, Time};
 
 /// A gap between two steps from which on the loop counts as stalled.
 const STALL: Span = Span::from_ms(100);
+/// How long somebody of whom something has arrived that is not answered yet is let alone.
+const ARRIVAL: Span = Span::from_ms(100);
 /// The width of a wheel's bucket; a deadline is noticed at most this late.
 const BUCKET: Span = Span::from_ms(16);
 /// Slots that are looked at in one turn: all sessions of a new leader may stand in the same bucket.
@@ -43,6 +45,8 @@ struct Lease {
     quiet_at: LeaseTime,
     /// The newest entry that logs its silence; 0 for none.
     silent_at: LogIndex,
+    /// The newest entry that logs its return; 0 for none.
+    returned_at: LogIndex,
     /// The bucket in which the slot is looked at again, [`DUE`] or [`QUIET`]; an entry anywhere else is out of date.
     /// 0 for none.
     bucket: u64,
@@ -152,13 +156,17 @@ impl Leases {
         }
     }
 
-    /// Gives a session a whole TTL from now on, if it may be acknowledged. `is_silent` says that the table, which has
-    /// `applied` the log so far, knows of some silence.
+    /// Whether silence of a session is in the log, of which the table has `silence_ms` and has applied so much.
+    pub(crate) fn is_silent(&mut self, slot: SessionSlot, silence_ms: u32, applied: LogIndex) -> bool {
+        silence_ms > 0 || self.lease(slot).silent_at > applied
+    }
+
+    /// Gives a session a whole TTL from now on, if it may be acknowledged; the others as for [`Leases::is_silent`].
     pub(crate) fn renew(
         &mut self,
         slot: SessionSlot,
         ttl: Span,
-        is_silent: bool,
+        silence_ms: u32,
         applied: LogIndex,
     ) -> Renewal {
         let lease = self.lease(slot);
@@ -166,11 +174,21 @@ impl Leases {
             self.forget_arrivals(slot);
             return Renewal::Doomed;
         }
-        if (is_silent || lease.silent_at > applied) && !mutant::is(Mutant::AcknowledgeSilent) {
+        if self.is_silent(slot, silence_ms, applied) && !mutant::is(Mutant::AcknowledgeSilent) {
             return Renewal::Silent;
         }
         self.extend(slot, ttl);
         Renewal::Renewed
+    }
+
+    /// Whether an entry that logs the return of a session is on its way.
+    pub(crate) fn is_return_under_way(&mut self, slot: SessionSlot, applied: LogIndex) -> bool {
+        self.lease(slot).returned_at > applied
+    }
+
+    /// The entry at `index` logs that a session has returned.
+    pub(crate) fn on_returning(&mut self, slot: SessionSlot, index: LogIndex) {
+        self.lease(slot).returned_at = index;
     }
 
     /// Gives a session a whole TTL from now on, without that anybody is told.
@@ -203,7 +221,7 @@ impl Leases {
     }
 
     /// Forgets whatever has arrived of a session and will not be answered.
-    pub(crate) fn forget_arrivals(&mut self, slot: SessionSlot) {
+    fn forget_arrivals(&mut self, slot: SessionSlot) {
         let lease = self.lease(slot);
         lease.is_beating = false;
         lease.is_returning = false;
@@ -273,8 +291,10 @@ impl Leases {
             if lease.bucket != DUE {
                 continue;
             }
-            if lease.is_beating || lease.is_returning || lease.deadline >= now {
-                self.watch_from(slot, now);
+            if lease.is_beating || lease.is_returning {
+                self.watch_from(slot, LeaseTime(now.0 + ARRIVAL.0));
+            } else if lease.deadline >= now {
+                self.watch(slot);
             } else {
                 self.lease(slot).bucket = 0;
                 return Some(slot);
@@ -294,8 +314,10 @@ impl Leases {
             }
             if lease.deadline < now && !lease.is_doomed {
                 self.put_back(slot);
-            } else if lease.is_beating || lease.is_returning || lease.quiet_at >= now {
-                self.watch_from(slot, now);
+            } else if lease.is_beating || lease.is_returning {
+                self.watch_from(slot, LeaseTime(now.0 + ARRIVAL.0));
+            } else if lease.quiet_at >= now {
+                self.watch(slot);
             } else {
                 self.lease(slot).bucket = 0;
                 if !lease.is_doomed {
@@ -376,7 +398,7 @@ mod tests {
 
     /// As if all that was logged of its silence had been ended by another entry.
     fn renew(leases: &mut Leases) -> bool {
-        leases.renew(slot(), TTL, false, LogIndex(9)) == Renewal::Renewed
+        leases.renew(slot(), TTL, 0, LogIndex(9)) == Renewal::Renewed
     }
 
     /// The silence that is to be logged of the slot by then.
@@ -604,11 +626,11 @@ mod tests {
         let told = quiet_at(&mut leases, 600).unwrap();
         leases.on_silence(slot(), told, TTL, LogIndex(5));
         let (before, after) = (LogIndex(4), LogIndex(5));
-        assert_eq!(leases.renew(slot(), TTL, false, before), Renewal::Silent, "it is appended");
-        assert_eq!(leases.renew(slot(), TTL, true, after), Renewal::Silent, "it has applied");
-        assert_eq!(leases.renew(slot(), TTL, false, after), Renewal::Renewed, "it was ended");
+        assert_eq!(leases.renew(slot(), TTL, 0, before), Renewal::Silent, "it is appended");
+        assert_eq!(leases.renew(slot(), TTL, 1, after), Renewal::Silent, "it has applied");
+        assert_eq!(leases.renew(slot(), TTL, 0, after), Renewal::Renewed, "it was ended");
         leases.doom(slot());
-        assert_eq!(leases.renew(slot(), TTL, true, after), Renewal::Doomed);
+        assert_eq!(leases.renew(slot(), TTL, 1, after), Renewal::Doomed);
     }
 
     #[test]

@@ -17,8 +17,6 @@ use super::calls::Call;
 pub(crate) enum Question {
     /// Do these sessions live? Their ids are the next `count` of [`Questions::take_beating`].
     KeepAlive { count: usize },
-    /// Do these, which were silent, live?
-    Returned(Box<[SessionId]>),
     /// Attach these.
     Attach(Box<[SessionProof]>),
     /// Who holds this lock?

@@ -64,7 +64,7 @@ impl Cell {
             Request::Status => view::status(self, call, fx),
             Request::Routes => view::routes(self, call, fx),
             Request::KeepAlive(sessions) => self.on_keep_alive(call, sessions, fx),
-            Request::AttachSessions(proofs) => self.on_attach(call, proofs, fx),
+            Request::AttachSessions(proofs) => self.on_attach(call, proofs, now, fx),
             Request::OpenSession { client_id, ttl_ms, nonce } => {
                 let command = Command::OpenSession { client_id, ttl_ms: *ttl_ms, nonce: *nonce };
                 if let Some(index) = self.admit(call, Admission::Opens, &command, now, fx) {
@@ -328,20 +328,28 @@ impl Cell {
         self.questions.beat(round, call, count);
     }
 
-    fn on_attach(&mut self, call: Call, proofs: &Rows<'_, SessionProof>, fx: &mut Effects) {
+    fn on_attach(&mut self, call: Call, proofs: &Rows<'_, SessionProof>, now: Time, fx: &mut Effects) {
         let waiting = self.questions.settling_len();
         let Some(round) = self.admit_question(call, waiting, fx) else { return };
         self.attachments.on_connected(call.connection);
+        let mut silent = Vec::new();
         for proof in proofs.iter() {
             if let Ok(session) = self.table.session(proof.session)
                 && session.is_opened_by(&proof.nonce)
             {
-                let slot = session.slot();
+                let (slot, silence_ms) = (session.slot(), session.silence_ms());
                 self.attach(proof.session, slot, call, fx);
                 self.leases.on_return(slot);
+                if self.leases.is_silent(slot, silence_ms, self.table.applied()) {
+                    silent.push(proof.session);
+                }
             }
         }
-        // What an earlier connection has sent may be on its way still, and uses up request ids.
+        // Before the blank entry nobody's time has begun anew, and nothing that was heard may shorten it.
+        if self.tenure.is_serving() {
+            self.log_return(&silent, now, fx);
+        }
+        // The return is waited for; and what an earlier connection has sent may be on its way still, and uses up request ids.
         let after = self.raft.last_index();
         self.questions.ask_after(round, after, call, Question::Attach(proofs.iter().collect()));
     }

@@ -8,7 +8,7 @@ use lockstep_wire::entry::{Command, Silence};
 use lockstep_wire::limit::SESSIONS_PER_BATCH_MAX;
 use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::{EndReason, Event, Refusal, Reply};
-use lockstep_wire::{LogIndex, NodeId, Rows, SessionId, Status};
+use lockstep_wire::{LogIndex, NodeId, Rows, Status};
 
 use super::digest::Verdict;
 use super::request::BACKLOG_MAX;
@@ -268,20 +268,6 @@ impl Cell {
                 None => self.leases.put_back_quiet(slot),
             }
         }
-    }
-
-    /// Appends an entry that says that these sessions have been heard again; none when there is no room for it, or when
-    /// this replica is about to leave its office.
-    pub(crate) fn propose_return(
-        &mut self,
-        sessions: &[SessionId],
-        now: Time,
-        fx: &mut Effects,
-    ) -> Option<LogIndex> {
-        if self.backlog() >= BACKLOG_MAX * 2 {
-            return None;
-        }
-        self.propose(&Command::SessionsReturned { sessions: Rows::Slice(sessions) }, now, fx)
     }
 
     /// Appends an entry; none when this replica has lost its office or is about to leave it.

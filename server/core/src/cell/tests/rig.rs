@@ -59,6 +59,7 @@ pub(super) struct Rig {
     nodes: Vec<Node>,
     queue: VecDeque<Happening>,
     drains_held: Vec<(NodeId, DrainId)>,
+    drains: usize,
     cut: BTreeSet<(NodeId, NodeId)>,
     connections: BTreeMap<ConnectionId, NodeId>,
     connections_made: u64,
@@ -95,6 +96,7 @@ impl Rig {
             nodes: (0..count).map(|_| node()).collect(),
             queue: VecDeque::new(),
             drains_held: Vec::new(),
+            drains: 0,
             cut: BTreeSet::new(),
             connections: BTreeMap::new(),
             connections_made: 0,
@@ -257,6 +259,11 @@ impl Rig {
         self.settle();
     }
 
+    /// How often a drain was asked for.
+    pub(super) fn drains(&self) -> usize {
+        self.drains
+    }
+
     pub(super) fn drains_held(&self) -> usize {
         self.drains_held.len()
     }
@@ -412,8 +419,14 @@ impl Rig {
             }
             Effect::Reply { connection, frame } => self.hear(*connection, &bytes[frame.clone()]),
             Effect::ReadLog { .. } => panic!("everything these tests write fits the cache"),
-            Effect::Drain(drain) if self.are_drains_held => self.drains_held.push((node, *drain)),
-            Effect::Drain(drain) => self.queue.push_back(Happening::Drained { node, drain: *drain }),
+            Effect::Drain(drain) => {
+                self.drains += 1;
+                if self.are_drains_held {
+                    self.drains_held.push((node, *drain));
+                } else {
+                    self.queue.push_back(Happening::Drained { node, drain: *drain });
+                }
+            }
             Effect::Report(_) => {}
             Effect::Stopped => self.node(node).has_stopped = true,
             Effect::Halt(Halt { reason }) => self.node(node).halted = Some(reason.clone()),
