@@ -11,6 +11,7 @@ mod chain;
 mod departure;
 mod digest;
 mod limits;
+mod mutants;
 mod outcome;
 mod promotion;
 mod reaping;

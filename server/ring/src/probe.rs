@@ -300,8 +300,8 @@ pub fn direct_io(directory: &Path) -> Result<String, Shortage> {
         rustix::fs::fstatfs(&opened).map(|status| filesystem_name(status.f_type)).map_err(unusable)?;
     let name = format!(".probe-{}", std::process::id());
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-    // Without O_DIRECT first: whether the directory can be written is another question than how.
     let full = || Ok(format!("{filesystem} has no room to try a write in; the log waits until it has"));
+    // Without O_DIRECT first: whether the directory can be written is another question than how.
     match rustix::fs::openat(&opened, &name, flags, Mode::RUSR | Mode::WUSR) {
         Ok(plain) => drop(plain),
         Err(Errno::NOSPC | Errno::DQUOT) => return full(),
@@ -314,7 +314,7 @@ pub fn direct_io(directory: &Path) -> Result<String, Shortage> {
             removal.map_err(unusable)?;
             Ok(format!("a 4,096-byte O_DIRECT write with RWF_DSYNC worked on {filesystem}"))
         }
-        // It was opened past the page cache, which is what file systems differ in.
+        // The file could be opened with O_DIRECT, which is what file systems refuse; there is no more to learn now.
         Err(Errno::NOSPC | Errno::DQUOT) => {
             removal.map_err(unusable)?;
             full()

@@ -36,8 +36,8 @@ struct Extent {
 }
 
 impl MemoryDisk {
-    /// Flips one bit in a batch of a shard's log that others follow (every other time in one of the newest of those) or, one time in five, in a header or a copy of the
-    /// superblock; says which, if there is anything of the kind.
+    /// Flips one bit in a batch of a shard's log that others follow (every other time in one of the newest of those) or,
+    /// one time in five, in a header or a copy of the superblock; says which, if there is anything of the kind.
     pub fn rot_settled(&mut self, shard: ShardId, random: &mut Random) -> Option<Rot> {
         let batches = self.batches(shard);
         let settled = &batches[..batches.len().saturating_sub(UNSETTLED_BATCHES)];

@@ -10,7 +10,7 @@ use lockstep_wire::{FencingToken, RequestId, SessionId};
 
 use super::cell::Table;
 use super::outcome::{Answer, Outcome, Outcomes, Settled};
-use super::record::{ClaimState, HoldSlot, Kept, LockSlot, SessionSlot, WaitSlot};
+use super::record::{ClaimState, Kept, LockSlot, SessionSlot, WaitSlot};
 use super::window::{cancel_content, release_content};
 
 /// What a release asks.
@@ -115,23 +115,8 @@ impl Table {
         }
     }
 
-    /// What [`Mutant::ReleaseRunsTwice`] does.
-    fn release_again(&mut self, release: &Release<'_>, out: &mut Outcomes) {
-        let (session, request_id) = (release.mutation.session, release.mutation.request_id);
-        let slot = self.sessions_by_id[&session];
-        let is_of_name = |hold: HoldSlot| *self.locks[self.holds[hold].lock].name == *release.name;
-        let held = self.sessions[slot].claims.iter().find(|claim| match claim.state {
-            ClaimState::Holds { hold, .. } => is_of_name(hold),
-            ClaimState::Waits(_) => false,
-        });
-        let acquire_id = held.map(|claim| claim.id);
-        let vacated = acquire_id.and_then(|id| self.depart(slot, id, EndReason::Released, out));
-        out.push(Outcome::Reply { session, request_id, answer: Answer::Done });
-        self.promote_vacated(vacated, out);
-    }
-
     /// An acquire leaves its hold; tells the lock when the hold ended with it.
-    fn depart(
+    pub(super) fn depart(
         &mut self,
         slot: SessionSlot,
         acquire_id: RequestId,
@@ -166,7 +151,7 @@ impl Table {
         left.lock
     }
 
-    fn promote_vacated(&mut self, vacated: Option<LockSlot>, out: &mut Outcomes) {
+    pub(super) fn promote_vacated(&mut self, vacated: Option<LockSlot>, out: &mut Outcomes) {
         if let Some(lock) = vacated {
             let mut budget = self.limits.transitions_per_entry_max;
             self.promote(lock, &mut budget, out);

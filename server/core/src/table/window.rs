@@ -108,7 +108,8 @@ impl Table {
             });
         }
         if let Some(kept) = session.kept(id) {
-            if let (true, Settled::Lost { token, .. }) = (mutant::is(Mutant::ReplayIgnoresHold), kept.settled)
+            if mutant::is(Mutant::ReplayIgnoresHold)
+                && let Settled::Lost { token, .. } = kept.settled
             {
                 return Some(Answer::Granted(Grant {
                     token,
@@ -146,16 +147,6 @@ impl Table {
             self.close_gap(slot, gap);
         }
         self.set_highest(slot, id);
-    }
-
-    /// What [`Mutant::WindowLostAtFailover`] does.
-    pub(crate) fn forget_windows(&mut self) {
-        let slots: Vec<SessionSlot> = self.sessions_by_id.values().copied().collect();
-        for slot in slots {
-            let kept: Vec<RequestId> = self.sessions[slot].kept.iter().map(|kept| kept.id).collect();
-            kept.into_iter().for_each(|id| self.mark_seen(slot, id));
-            self.set_highest(slot, RequestId(0));
-        }
     }
 
     /// Keeps a final answer until it is seen, and gives it.
