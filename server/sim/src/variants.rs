@@ -5,7 +5,7 @@
 
 use std::process::{Command, ExitCode};
 
-use lockstep_sim::mutants::{Finding, Row, TABLE};
+use lockstep_sim::mutants::{Finding, Row, TABLE, UNAIDED};
 
 /// What to run.
 #[derive(Clone, Debug, clap::Args)]
@@ -28,6 +28,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
     let rows: Vec<&Row> = TABLE
         .iter()
+        .chain(UNAIDED)
         .filter(|row| options.only.as_ref().is_none_or(|only| only == row.subject.name()))
         .collect();
     if rows.is_empty() {
@@ -46,7 +47,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         unseen += u32::from(!matches!(finding, Finding::Seen(_)));
         println!("{:<38}{:>6}{finding}", row.subject.name(), row.seeds);
     }
-    println!("{} variants, {unseen} not seen", rows.len());
+    println!("{} rows, {unseen} not seen", rows.len());
     if unseen == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

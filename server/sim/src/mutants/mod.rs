@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_wire::mutant::Mutant;
 
-pub use table::TABLE;
+pub use table::{TABLE, UNAIDED};
 
 use crate::oracle::{Verdict, violated};
 use crate::reference;
@@ -73,6 +73,8 @@ pub struct Row {
     pub trial: Trial,
     /// How many seeds at most until it is seen.
     pub seeds: u64,
+    /// The rule that must be broken, while the reference model is not asked; any rule if there is none.
+    pub rule: Option<&'static str>,
 }
 
 /// How a variant was seen.
@@ -162,17 +164,26 @@ impl Row {
             Subject::Part(mutant) if is_wrong => Some(Chosen::new(mutant)),
             Subject::Part(_) | Subject::Driver(_) => None,
         };
-        match self.trial {
-            Trial::Drawn => run(Plan { defect, ..Plan::drawn(seed) }),
-            Trial::Run(plan) => run(Plan { defect, ..plan(seed) }),
-            Trial::Play(play) => guarded(|| play(Plan { defect, ..Plan::quiet(seed) })),
+        let is_model_asked = self.rule.is_none();
+        let verdict = match self.trial {
+            Trial::Drawn => run(Plan { defect, is_model_asked, ..Plan::drawn(seed) }),
+            Trial::Run(plan) => run(Plan { defect, is_model_asked, ..plan(seed) }),
+            Trial::Play(play) => guarded(|| play(Plan { defect, is_model_asked, ..Plan::quiet(seed) })),
+            Trial::Commands(count) if !is_model_asked => {
+                guarded(|| reference::search::search_unaided(seed, count))
+            }
             Trial::Commands(count) => guarded(|| match reference::search::search(seed, count) {
                 Ok(_) => Ok(()),
                 Err(difference) => {
                     violated("the table does what docs/SEMANTICS.md says", difference.to_string())
                 }
             }),
-        }
+        };
+        // With it, only the rule that is looked for counts; without it, none may be broken.
+        verdict.or_else(|violation| match self.rule {
+            Some(rule) if is_wrong && violation.rule != rule => Ok(()),
+            _ => Err(violation),
+        })
     }
 }
 

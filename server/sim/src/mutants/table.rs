@@ -1,19 +1,26 @@
 //! Every variant, where it is looked for, and in how many seeds at most it must be seen.
 //!
-//! Invariant: each variant has one row. Drawn plans are preferred; whatever needs its moment has a plan or a play of
+//! Invariant: each variant has one row; one of the lock table has another one, where the reference model does not help the
+//! judge of the rule that it breaks. Drawn plans are preferred; whatever needs its moment has a plan or a play of
 //! its own. Deliberately absent: what each of them does and which point of the contract it breaks; its own page says.
 
 use lockstep_wire::mutant::Mutant;
+
+use crate::oracle::{line, once, orphan};
 
 use super::{Row, Subject, Trial, plays, shapes};
 use crate::world::defect::Defect;
 
 const fn part(mutant: Mutant, trial: Trial, seeds: u64) -> Row {
-    Row { subject: Subject::Part(mutant), trial, seeds }
+    Row { subject: Subject::Part(mutant), trial, seeds, rule: None }
 }
 
 const fn driver(defect: Defect, trial: Trial, seeds: u64) -> Row {
-    Row { subject: Subject::Driver(defect), trial, seeds }
+    Row { subject: Subject::Driver(defect), trial, seeds, rule: None }
+}
+
+const fn unaided(mutant: Mutant, rule: &'static str, trial: Trial, seeds: u64) -> Row {
+    Row { subject: Subject::Part(mutant), trial, seeds, rule: Some(rule) }
 }
 
 /// See the module.
@@ -47,4 +54,15 @@ pub const TABLE: &[Row] = &[
     driver(Defect::HardStateForgotten, Trial::Play(plays::crash_between_vote_and_leader), 20),
     driver(Defect::DirectorySyncSkipped, Trial::Run(shapes::many_segments), 60),
     driver(Defect::ClientClockStands, Trial::Run(shapes::suspended_clients), 60),
+];
+
+/// The variants of the lock table once more, by the rule that must object to each by itself.
+pub const UNAIDED: &[Row] = &[
+    unaided(Mutant::PromoteInsideRemovals, line::TOKENS, Trial::Commands(300), 300),
+    unaided(Mutant::SharedBargesPast, line::FIFO, Trial::Drawn, 300),
+    unaided(Mutant::WindowLostAtFailover, once::RULE, Trial::Drawn, 300),
+    unaided(Mutant::CancelForgetsGrant, orphan::RULE, Trial::Drawn, 300),
+    unaided(Mutant::TokenFromCounter, line::TOKENS, Trial::Drawn, 300),
+    unaided(Mutant::ReplayIgnoresHold, once::RULE, Trial::Drawn, 300),
+    unaided(Mutant::ReleaseRunsTwice, once::RULE, Trial::Drawn, 300),
 ];

@@ -20,7 +20,8 @@ use super::line::Lines;
 use super::reading::Readings;
 use super::token::{Tokens, Told};
 use super::{Verdict, Violation, violated};
-use crate::reference::Model;
+use crate::reference::compare::lock_of;
+use crate::reference::twins::Twins;
 
 const ONCE: &str = "a request is carried out once, and as it was told (contract 5 and 6)";
 
@@ -192,7 +193,7 @@ impl Reading {
             left: BTreeMap::new(),
             expired: 0,
         };
-        let mut model = Model::new(Epoch(0), Limits::default());
+        let mut twins = Twins::new(Epoch(0), Limits::default(), true);
         let mut lines = Lines::new(Limits::default().holders_per_lock_max);
         let mut names = BTreeSet::new();
         for (position, (_, payload)) in log.iter().enumerate() {
@@ -210,12 +211,17 @@ impl Reading {
                 names.extend(acquire.names.iter().map(str::to_owned));
                 reading.on_acquire(acquire);
             }
-            let outcomes = model.apply(index, &command);
+            let outcomes = match twins.apply(index, &command) {
+                Ok(outcomes) => outcomes,
+                Err(difference) => {
+                    return violated("the table does what docs/SEMANTICS.md says", difference.to_string());
+                }
+            };
             lines.on_entry(index, &command, &outcomes)?;
             reading.on_outcomes(index, &outcomes);
             reading.readings.on_entry(index);
             for name in &names {
-                reading.readings.on_lock(name, model.lock(name).as_seen());
+                reading.readings.on_lock(name, lock_of(twins.table(), name).as_seen());
             }
         }
         Ok(reading)

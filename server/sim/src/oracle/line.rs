@@ -13,13 +13,17 @@ use lockstep_wire::entry::Command;
 use lockstep_wire::request::Mode;
 use lockstep_wire::{FencingToken, LogIndex, Owner, SessionId};
 
-use super::once::RequestKey;
+use super::once::{self, RequestKey};
 use super::{Verdict, Violation, violated};
 
-const FIFO: &str = "grants in the order of lining up (contract 3)";
-const VACANCY: &str = "nobody waits for what could be granted (contract 3)";
-const EXCLUSION: &str = "no two conflicting holds (contract 1)";
-const TOKENS: &str = "every later grant has a greater token (contract 1)";
+/// Nobody passes whoever lined up before.
+pub const FIFO: &str = "grants in the order of lining up (contract 3)";
+/// Whoever could be granted is granted.
+pub const VACANCY: &str = "nobody waits for what could be granted (contract 3)";
+/// One exclusive hold, or shared ones.
+pub const EXCLUSION: &str = "no two conflicting holds (contract 1)";
+/// Tokens and fences grow.
+pub const TOKENS: &str = "every later grant has a greater token (contract 1)";
 
 type Holder = (SessionId, Owner);
 
@@ -129,8 +133,9 @@ impl Lines {
                     name.admit(index, holder, held, false)?;
                 } else if name.holds.get(&holder) != Some(&held) {
                     let known = name.holds.get(&holder);
+                    let is_retry = self.asked.contains_key(&request);
                     return violated(
-                        FIFO,
+                        if is_retry { once::RULE } else { TOKENS },
                         format!(
                             "{request:?} is granted {held:?} again at {index}, and its owner has {known:?}"
                         ),

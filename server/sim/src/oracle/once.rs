@@ -15,7 +15,8 @@ use lockstep_wire::{LogIndex, RequestId, SessionId};
 
 use super::{Verdict, violated};
 
-const RULE: &str = "a request has one effect and one outcome (contract 5)";
+/// What the judge demands.
+pub const RULE: &str = "a request has one effect and one outcome (contract 5)";
 
 /// A request by its session and id.
 pub type RequestKey = (SessionId, RequestId);

@@ -14,7 +14,8 @@ use lockstep_wire::{Owner, RequestId, SessionId};
 use super::once::RequestKey;
 use super::{Verdict, Violation, violated};
 
-const RULE: &str = "no orphan holder or waiter (contract 3)";
+/// What the judge demands.
+pub const RULE: &str = "no orphan holder or waiter (contract 3)";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {

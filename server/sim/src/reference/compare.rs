@@ -2,7 +2,7 @@
 //!
 //! Invariant: only what the table's readings show is compared; neither side is asked how it got there.
 
-use lockstep_core::table::Table;
+use lockstep_core::table::{Answer, Table};
 use lockstep_wire::{FencingToken, SessionId};
 
 use super::Model;
@@ -25,7 +25,11 @@ impl std::fmt::Display for Difference {
     }
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(subject: &str, table: &T, model: &T) -> Result<(), Difference> {
+pub(super) fn same<T: PartialEq + std::fmt::Debug>(
+    subject: &str,
+    table: &T,
+    model: &T,
+) -> Result<(), Difference> {
     if table == model {
         return Ok(());
     }
@@ -49,6 +53,7 @@ pub fn compare(table: &Table, model: &Model) -> Result<(), Difference> {
     for id in model.session_ids() {
         compare_session(table, model, id)?;
     }
+    same("session records", &table.sessions_len(), &model.session_ids().count())?;
     Ok(())
 }
 
@@ -79,7 +84,18 @@ pub fn compare_lock(table: &Table, model: &Model, name: &str) -> Result<(), Diff
 /// # Errors
 /// The difference.
 pub fn compare_session(table: &Table, model: &Model, id: SessionId) -> Result<(), Difference> {
-    let shown = table.session(id).map(|reading| {
+    same(&format!("session {id}"), &session_of(table, id), &model.session(id))
+}
+
+/// A session as a table shows it.
+///
+/// # Errors
+/// There is none that lives.
+///
+/// # Panics
+/// When a list is longer or shorter than it says.
+pub fn session_of(table: &Table, id: SessionId) -> Result<SessionState, Answer> {
+    table.session(id).map(|reading| {
         let mut claims: Vec<_> = reading
             .claims()
             .map(|claim| {
@@ -95,11 +111,11 @@ pub fn compare_session(table: &Table, model: &Model, id: SessionId) -> Result<()
             next_request_id: reading.next_request_id(),
             claims,
         }
-    });
-    same(&format!("session {id}"), &shown, &model.session(id))
+    })
 }
 
-fn lock_of(table: &Table, name: &str) -> LockState {
+/// A lock as a table shows it.
+pub fn lock_of(table: &Table, name: &str) -> LockState {
     let reading = table.lock(name);
     LockState {
         exists: reading.exists(),

@@ -10,6 +10,7 @@ mod promotion;
 mod reading;
 pub mod search;
 mod session;
+pub mod twins;
 
 use lockstep_core::table::{Answer, Limits, Outcome};
 use lockstep_wire::entry::Command;

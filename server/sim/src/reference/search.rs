@@ -13,6 +13,10 @@ use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, Owner, RequestId, Rows
 
 use super::Model;
 use super::compare::{Difference, compare};
+use crate::oracle::Verdict;
+use crate::oracle::line::Lines;
+use crate::oracle::once::Once;
+use crate::oracle::orphan::Orphans;
 use crate::random::{Concern, Stream};
 
 /// A command that owns what it speaks of, so that it can be sent again.
@@ -163,22 +167,9 @@ fn draw_limits(stream: &mut Stream) -> Limits {
 /// The first difference, with the entry that showed it.
 pub fn search(seed: u64, entries: u64) -> Result<BTreeSet<String>, Difference> {
     let mut reached = BTreeSet::new();
-    let mut stream = Stream::new(seed, Concern::Command, 0);
-    // Most runs meet small limits; some have the room for windows and lines to grow.
-    let limits = if stream.percent(70) { draw_limits(&mut stream) } else { Limits::default() };
-    let epoch = Epoch(u16::try_from(stream.below(3)).expect("small"));
+    let (mut speaker, epoch, limits) = Speaker::new(seed);
     let mut table = Table::new(epoch, limits);
     let mut model = Model::new(epoch, limits);
-    let names = (0..stream.between(1, 4)).map(|number| format!("/ls/t/{number}")).collect();
-    let mut speaker = Speaker {
-        stream,
-        names,
-        sessions: vec![SessionId(0), SessionId(epoch.with(LogIndex(1 << 40)))],
-        used: vec![0, 0],
-        said: Vec::new(),
-        tokens: vec![FencingToken(1)],
-        acquires: Vec::new(),
-    };
     let mut outcomes = Outcomes::new();
     for index in 1..=entries {
         let spoken = speaker.speak();
@@ -202,6 +193,30 @@ pub fn search(seed: u64, entries: u64) -> Result<BTreeSet<String>, Difference> {
         reached.extend(outcomes.iter().filter_map(in_a_word));
     }
     Ok(reached)
+}
+
+/// Runs `entries` commands drawn from the seed through the table, and shows the judges of committed entries what it tells.
+///
+/// # Errors
+/// The first rule that it breaks.
+pub fn search_unaided(seed: u64, entries: u64) -> Verdict {
+    let (mut speaker, epoch, limits) = Speaker::new(seed);
+    let mut table = Table::new(epoch, limits);
+    let mut lines = Lines::new(limits.holders_per_lock_max);
+    let (mut once, mut orphans) = (Once::default(), Orphans::default());
+    let mut outcomes = Outcomes::new();
+    for index in (1..=entries).map(LogIndex) {
+        let spoken = speaker.speak();
+        outcomes.clear();
+        spoken.with(|command| {
+            table.apply(index, command, &mut outcomes);
+            lines.on_entry(index, command, &outcomes)?;
+            once.on_entry(index, command, &outcomes)?;
+            orphans.on_entry(command, &outcomes)
+        })?;
+        speaker.learn(&spoken, &outcomes);
+    }
+    Ok(())
 }
 
 fn in_a_word(outcome: &Outcome) -> Option<String> {
@@ -231,6 +246,25 @@ fn same_outcomes<T: PartialEq + std::fmt::Debug>(table: &T, model: &T, what: &st
 }
 
 impl Speaker {
+    /// A speaker, and what the table is to be like.
+    fn new(seed: u64) -> (Speaker, Epoch, Limits) {
+        let mut stream = Stream::new(seed, Concern::Command, 0);
+        // Most runs meet small limits; some have the room for windows and lines to grow.
+        let limits = if stream.percent(70) { draw_limits(&mut stream) } else { Limits::default() };
+        let epoch = Epoch(u16::try_from(stream.below(3)).expect("small"));
+        let names = (0..stream.between(1, 4)).map(|number| format!("/ls/t/{number}")).collect();
+        let speaker = Speaker {
+            stream,
+            names,
+            sessions: vec![SessionId(0), SessionId(epoch.with(LogIndex(1 << 40)))],
+            used: vec![0, 0],
+            said: Vec::new(),
+            tokens: vec![FencingToken(1)],
+            acquires: Vec::new(),
+        };
+        (speaker, epoch, limits)
+    }
+
     fn speak(&mut self) -> Spoken {
         if !self.said.is_empty() && self.stream.percent(12) {
             return self.again();
@@ -422,6 +456,15 @@ impl Speaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_judges_of_entries_object_to_nothing_that_the_table_does_whatever_is_asked() {
+        for seed in 0..400 {
+            if let Err(violation) = search_unaided(seed, 300) {
+                panic!("seed {seed}: {violation}");
+            }
+        }
+    }
 
     #[test]
     fn the_table_does_what_the_model_does_whatever_is_asked() {

@@ -1,12 +1,12 @@
 //! What the judges are shown, and the first thing they object to.
 //!
-//! Invariant: every entry that any replica applies is shown once, in order, together with what the reference model
-//! makes of it; the real table is compared with the model wherever both stand at the same entry. Deliberately absent:
+//! Invariant: every entry that any replica applies is shown once, in order, together with what a table of the judges'
+//! own makes of it, and the model agrees; a replica's table is compared with the model wherever both stand at the same entry. Deliberately absent:
 //! the rules; those are in `oracle`.
 
 use std::collections::BTreeMap;
 
-use lockstep_core::table::{Limits, Outcome};
+use lockstep_core::table::Outcome;
 use lockstep_core::{Cell, RecordHead};
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
@@ -28,11 +28,12 @@ use crate::oracle::orphan::Orphans;
 use crate::oracle::reading::Readings;
 use crate::oracle::token::Tokens;
 use crate::oracle::{Verdict, Violation, violated};
-use crate::reference::Model;
-use crate::reference::compare::compare;
+use crate::reference::compare::{lock_of, session_of};
+use crate::reference::twins::Twins;
 use crate::world::hearing::{acknowledged_in, kept_alive_by};
 use crate::world::schedule::Moment;
 
+use super::plan::Plan;
 use super::tap::Tap;
 use super::trace::number_of;
 
@@ -56,7 +57,7 @@ pub(super) struct CellJudges {
     matching: Matching,
     lines: Lines,
     lookout: Lookout,
-    model: Model,
+    twins: Twins,
 }
 
 /// The end of a session by a committed entry.
@@ -86,8 +87,9 @@ pub(super) struct Judges {
 }
 
 impl Judges {
-    /// Judges of cells numbered from 0 on, of so many members each.
-    pub(super) fn new(cells: u16, members: usize, epoch: Epoch, limits: Limits) -> Judges {
+    /// Judges of a plan's cells, which are numbered from 0 on.
+    pub(super) fn new(plan: &Plan, epoch: Epoch) -> Judges {
+        let limits = plan.limits;
         let judges = |_| CellJudges {
             commitment: Commitment::default(),
             elections: Elections::default(),
@@ -99,13 +101,13 @@ impl Judges {
             once: Once::default(),
             orphans: Orphans::default(),
             beats: Beats::default(),
-            disks: Disks::new(members),
+            disks: Disks::new(plan.nodes),
             matching: Matching::default(),
             lines: Lines::new(limits.holders_per_lock_max),
-            model: Model::new(epoch, limits),
+            twins: Twins::new(epoch, limits, plan.is_model_asked),
         };
         Judges {
-            cells: (0..cells).map(|cell| (CellId(cell), judges(cell))).collect(),
+            cells: (0..plan.cells).map(|cell| (CellId(cell), judges(cell))).collect(),
             resources: Resources::default(),
             tokens: Tokens::default(),
             tap: Tap::default(),
@@ -214,7 +216,7 @@ impl Judges {
         }
         let judges = self.cell(id);
         judges.commitment.on_digest(node, applied, cell.table().digest())?;
-        if judges.model.applied() == applied {
+        if judges.twins.table().applied() == applied {
             judges.compare(node, id, cell)?;
         }
         Ok(())
@@ -291,7 +293,7 @@ impl Judges {
     /// A replica that leads is handed a request.
     pub(super) fn on_asked(&mut self, cell: CellId, request: &Request<'_>, now: Moment) {
         let judges = self.cell(cell);
-        for session in kept_alive_by(request, |nonce| judges.model.session_by_nonce(nonce)) {
+        for session in kept_alive_by(request, |nonce| judges.twins.model().session_by_nonce(nonce)) {
             judges.lateness.on_heard(session, now);
         }
     }
@@ -323,7 +325,8 @@ impl CellJudges {
                 return violated("what is accepted replays (contract 8)", format!("entry {index}: {error}"));
             }
         };
-        let outcomes = self.model.apply(index, &command);
+        let outcomes =
+            self.twins.apply(index, &command).or_else(|it| differs(format!("entry {index}: {it}")))?;
         self.acknowledgements.on_entry(index, &outcomes);
         self.lines.on_entry(index, &command, &outcomes)?;
         for outcome in &outcomes {
@@ -336,10 +339,10 @@ impl CellJudges {
         self.orphans.on_entry(&command, &outcomes)?;
         self.readings.on_entry(index);
         for name in self.touched(&command) {
-            self.readings.on_lock(&name, self.model.lock(&name).as_seen());
+            self.readings.on_lock(&name, lock_of(self.twins.table(), &name).as_seen());
         }
         for session in sessions_of(&command, &outcomes) {
-            if let Ok(state) = self.model.session(session) {
+            if let Ok(state) = session_of(self.twins.table(), session) {
                 self.readings.on_session(session, state.claims);
             }
         }
@@ -363,14 +366,13 @@ impl CellJudges {
     }
 
     fn compare(&self, node: NodeId, id: CellId, cell: &Cell) -> Verdict {
-        match compare(cell.table(), &self.model) {
-            Ok(()) => Ok(()),
-            Err(difference) => violated(
-                "the table does what docs/SEMANTICS.md says",
-                format!("cell {id} at node {node}, entry {}: {difference}", cell.applied()),
-            ),
-        }
+        let verdict = self.twins.compare(cell.table());
+        verdict.or_else(|it| differs(format!("cell {id} at node {node}, entry {}: {it}", cell.applied())))
     }
+}
+
+fn differs<T>(detail: String) -> Result<T, Violation> {
+    violated("the table does what docs/SEMANTICS.md says", detail)
 }
 
 /// Sessions that an entry may have changed, some of them more than once.

@@ -130,7 +130,7 @@ impl World {
             fabric.schedule.at(gap, Event::Nemesis);
         }
         World {
-            judges: Judges::new(plan.cells, plan.nodes, Epoch(0), plan.limits),
+            judges: Judges::new(&plan, Epoch(0)),
             plan,
             fabric,
             nodes,

@@ -129,6 +129,8 @@ pub struct Plan {
     pub birth_gap_mean: Moment,
     /// The mean time after which a node starts for the first time.
     pub start_mean: u64,
+    /// Whether the reference model may object; otherwise the other judges have to see for themselves.
+    pub is_model_asked: bool,
     /// What the drivers do wrong on purpose.
     pub defect: Option<Defect>,
 }
@@ -212,6 +214,7 @@ impl Plan {
             outcasts_max: 0,
             start_mean: 0,
             birth_gap_mean: 50 * MS,
+            is_model_asked: true,
             defect: None,
         }
     }
