@@ -281,6 +281,11 @@ impl ClientCore {
         &self.link.trouble
     }
 
+    /// Calls without an outcome, withdrawn ones that the cell still has to answer among them.
+    pub fn outstanding_total(&self) -> usize {
+        self.calls.len()
+    }
+
     /// Whether nothing is open, under way or waiting.
     pub fn is_idle(&self) -> bool {
         self.sessions.is_empty() && self.calls.is_empty()

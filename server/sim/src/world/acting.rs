@@ -232,8 +232,8 @@ impl World {
         if old.is_running {
             return;
         }
-        let (life, clock) = (old.life + 1, old.clock.clone());
-        self.clients[client] = Client::new(&self.plan, client, life, clock, now);
+        let (life, clock, cell) = (old.life + 1, old.clock.clone(), old.cell);
+        self.clients[client] = Client::new(&self.plan, (client, cell), life, clock, now);
         if self.is_winding_down {
             self.clients[client].hands.wind_down();
         }

@@ -53,10 +53,15 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(plan: &Plan, place: usize, life: u64, clock: Clock, now: Moment) -> Client {
+    pub(super) fn new(
+        plan: &Plan,
+        (place, cell): (usize, CellId),
+        life: u64,
+        clock: Clock,
+        now: Moment,
+    ) -> Client {
         let number = (place as u64) << 32 | life | 1 << 62;
         let mut identity = Stream::new(plan.seed, Concern::Identity, number);
-        let cell = CellId(u16::try_from(place).expect("clients are few") % plan.cells);
         let endpoints = (0..plan.nodes).map(Plan::address).collect();
         let mut config = ClientConfig::new(cell, endpoints, &format!("client-{place}"), identity.next_u64());
         config.try_timeout_ms = u64::from(plan.workload.ttl_ms.0) / 4;
@@ -245,8 +250,21 @@ impl Client {
         fabric.hang_up(Site::Client(self.place));
     }
 
-    /// Whether everything that it asked for has its outcome.
+    /// Whether everything that it asked for has its outcome, and the cell has answered what it withdrew.
     pub(super) fn is_settled(&self) -> bool {
-        !self.is_running || self.hands.are_idle()
+        !self.is_running || self.hands.are_idle() && self.core.outstanding_total() == 0
+    }
+
+    /// Closes its sessions; nothing more is wanted.
+    pub(super) fn leave(&mut self, around: &mut ClientSurroundings<'_>) {
+        if !self.is_running {
+            return;
+        }
+        let local = self.local(around.fabric.now());
+        for key in self.hands.sessions().collect::<Vec<_>>() {
+            self.core.close_session(key, local);
+        }
+        self.take_events(&[], around);
+        self.carry_out(around);
     }
 }

@@ -1,7 +1,8 @@
 //! The end of a run: faults cease, all or all but a minority is mended, and then there has to be progress.
 //!
 //! Invariant: what is demanded follows from the contract and from which machines are whole: a leader, every request
-//! answered, every dead session gone, every whole replica the same. Of a cell whose birth can no longer be completed
+//! answered, every dead session gone, every whole replica the same; somebody new is served, and when everybody has gone, nothing is
+//! left. Of a cell whose birth can no longer be completed
 //! it is demanded instead that nothing was ever acknowledged. Deliberately absent: which faults there were before.
 
 use std::collections::BTreeSet;
@@ -10,10 +11,12 @@ use lockstep_wire::peer::Manifest;
 use lockstep_wire::{CellId, LogIndex, SessionId};
 
 use super::World;
+use super::client::{Client, ClientSurroundings};
 use super::fault::{Cuts, Fault, cut_both};
 use super::judge::CellJudges;
 use super::network::Site;
-use super::schedule::{MS, Moment};
+use super::schedule::{Event, MS, Moment};
+use super::visit;
 use crate::mark::Mark;
 use crate::oracle::orphan::Orphans;
 use crate::oracle::{Verdict, Violation};
@@ -37,13 +40,11 @@ impl World {
         for forger in &mut self.forgers {
             forger.wind_down();
         }
-        let deadline = self.fabric.now() + CALM_MAX;
-        while let Some(unrest) = self.unrest() {
-            if self.fabric.now() >= deadline {
-                return Err(unrest);
-            }
-            self.run_for(250 * MS)?;
-        }
+        self.settle(World::unrest)?;
+        self.receive_visitors();
+        self.settle(World::unrest)?;
+        self.see_clients_off();
+        self.settle(|world| world.unrest().or_else(|| world.remainder().map(no_progress)))?;
         if (0..self.nodes.len()).any(|node| !self.is_whole(node)) {
             self.judges.set(Mark::MinorityMissed);
         }
@@ -51,6 +52,61 @@ impl World {
             self.judges.set(Mark::BirthBroken);
         }
         Ok(())
+    }
+
+    fn settle(&mut self, unrest: impl Fn(&World) -> Option<Violation>) -> Verdict {
+        let deadline = self.fabric.now() + CALM_MAX;
+        while let Some(unrest) = unrest(self) {
+            if self.fabric.now() >= deadline {
+                return Err(unrest);
+            }
+            self.run_for(250 * MS)?;
+        }
+        Ok(())
+    }
+
+    /// Whoever has been there all along may be served by what is left of better times: somebody new comes to each cell.
+    fn receive_visitors(&mut self) {
+        let now = self.fabric.now();
+        for cell in self.cells() {
+            if self.is_unborn_for_good(cell) {
+                continue;
+            }
+            let visitor = visit::arriving(&self.plan, cell, now);
+            let client = visitor.place;
+            self.clients[client] = visitor;
+            self.fabric.schedule.at(now, Event::Wake { client });
+        }
+    }
+
+    /// Whoever runs closes its sessions.
+    fn see_clients_off(&mut self) {
+        for client in 0..self.clients.len() {
+            if self.is_unborn_for_good(self.clients[client].cell) {
+                continue;
+            }
+            let mut around = ClientSurroundings { fabric: &mut self.fabric, judges: &mut self.judges };
+            self.clients[client].leave(&mut around);
+            self.after_client(client);
+        }
+    }
+
+    /// What is left in a cell when everybody has gone.
+    fn remainder(&self) -> Option<String> {
+        let served = self.judges.each_cell().filter(|(cell, _)| !self.is_unborn_for_good(*cell));
+        served.flat_map(|(id, judges)| self.nodes.iter().map(move |node| (id, judges, node))).find_map(
+            |(id, judges, node)| {
+                let table = node.cell(id).filter(|_| self.is_whole(node.place))?.table();
+                let (sessions, locks) = (table.sessions_len(), table.locks_len());
+                let open = judges.lateness.sessions().count();
+                ((sessions, locks, open) != (0, 0, 0)).then(|| {
+                    format!(
+                        "everybody has left cell {id}, and node {} has {sessions} sessions and {locks} locks; {open} sessions have not ended",
+                        node.place
+                    )
+                })
+            },
+        )
     }
 
     /// Ends all faults, but for those of the outcasts.
@@ -161,8 +217,7 @@ impl World {
 
     /// What keeps the world from being at rest.
     fn unrest(&self) -> Option<Violation> {
-        let progress = |detail| Violation { rule: "without faults there is progress", detail };
-        self.standstill().map(progress).or_else(|| self.stranger())
+        self.standstill().map(no_progress).or_else(|| self.stranger())
     }
 
     /// Somebody who holds or waits although no client knows of it. At rest the tasks of clients hold nothing, so that
@@ -194,6 +249,11 @@ impl World {
                 ));
             }
         }
+        let is_visiting =
+            |it: &&Client| it.is_running && it.hands.visit.as_ref().is_some_and(|it| !it.is_over());
+        if let Some(visitor) = self.clients.iter().find(is_visiting) {
+            return Some(format!("cell {} is still visited: {:?}", visitor.cell, visitor.hands.visit));
+        }
         self.judges.each_cell().find_map(|(cell, judges)| {
             let committed = judges.commitment.last();
             if !self.is_unborn_for_good(cell) {
@@ -202,8 +262,8 @@ impl World {
                     orphan().map(|it| format!("session {it} of cell {cell} lives, and nobody keeps it alive"))
                 });
             }
-            (committed.0 > 0)
-                .then(|| format!("cell {cell} is unborn, and {committed} entries were committed"))
+            let is_promised = committed.0 > 0 || judges.is_trusted;
+            is_promised.then(|| format!("cell {cell} is unborn, and {committed} entries were committed; a client was told something: {}", judges.is_trusted))
         })
     }
 
@@ -258,4 +318,8 @@ impl World {
             !manifest.members.iter().map(|member| member.incarnation).eq(lives)
         })
     }
+}
+
+fn no_progress(detail: String) -> Violation {
+    Violation { rule: "without faults there is progress", detail }
 }

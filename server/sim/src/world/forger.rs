@@ -97,10 +97,10 @@ pub(super) struct Forger {
 }
 
 impl Forger {
-    /// A forger at a place among the clients.
-    pub(super) fn new(plan: &Plan, place: usize) -> Forger {
-        let mut stream = Stream::new(plan.seed, Concern::Forgery, place as u64);
-        let cell = CellId(u16::try_from(place).expect("forgers are few") % plan.cells);
+    /// A forger at a place among the clients. What it does depends on its number alone.
+    pub(super) fn new(plan: &Plan, number: usize, place: usize) -> Forger {
+        let mut stream = Stream::new(plan.seed, Concern::Forgery, number as u64);
+        let cell = plan.cell_of(number);
         Forger {
             place,
             cell,
@@ -114,7 +114,7 @@ impl Forger {
             ttl_ms: plan.workload.ttl_ms.1,
             line: None,
             old: None,
-            next_node: place % plan.nodes,
+            next_node: number % plan.nodes,
             asked: BTreeMap::new(),
             correlations: 0,
             silent_since: None,

@@ -49,6 +49,8 @@ pub(super) struct CellJudges {
     pub(super) readings: Readings,
     /// Some member has said that the cell is born.
     pub(super) is_born: bool,
+    /// Some client was told something that only a born cell can tell.
+    pub(super) is_trusted: bool,
     pub(super) lateness: Lateness,
     pub(super) once: Once,
     pub(super) orphans: Orphans,
@@ -96,6 +98,7 @@ impl Judges {
             acknowledgements: Acknowledgements::default(),
             readings: Readings::default(),
             is_born: false,
+            is_trusted: false,
             lateness: Lateness::default(),
             lookout: Lookout::default(),
             once: Once::default(),

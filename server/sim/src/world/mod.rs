@@ -25,6 +25,7 @@ mod socket;
 mod tap;
 mod testimony;
 pub mod trace;
+mod visit;
 mod workload;
 
 use std::collections::BTreeSet;
@@ -85,6 +86,7 @@ pub struct World {
     fabric: Fabric,
     judges: Judges,
     nodes: Vec<Node>,
+    /// Behind the ordinary ones, the visitor of each cell, who runs only at the end.
     clients: Vec<Client>,
     /// They have the places behind those of the clients.
     forgers: Vec<Forger>,
@@ -114,11 +116,13 @@ impl World {
             Clock::new(drifts.below(1 << 40) + 1_000_000_000, drift)
         };
         let nodes: Vec<Node> = (0..plan.nodes).map(|place| Node::new(&plan, place, clock())).collect();
-        let clients: Vec<Client> =
-            (0..plan.workload.clients).map(|place| Client::new(&plan, place, 0, clock(), 0)).collect();
+        let clients: Vec<Client> = (0..plan.workload.clients)
+            .map(|place| Client::new(&plan, (place, plan.cell_of(place)), 0, clock(), 0))
+            .chain((0..plan.cells).map(|cell| visit::absent(&plan, CellId(cell))))
+            .collect();
         let mut nemesis = Nemesis::new(&plan);
-        let places = clients.len()..clients.len() + plan.forgers;
-        let forgers: Vec<Forger> = places.map(|place| Forger::new(&plan, place)).collect();
+        let forger = |number| Forger::new(&plan, plan.workload.clients + number, clients.len() + number);
+        let forgers: Vec<Forger> = (0..plan.forgers).map(forger).collect();
         for node in 0..plan.nodes {
             let wait = if plan.start_mean > 0 { drifts.around(plan.start_mean) } else { 0 };
             fabric.schedule.at(node as u64 * MS + wait, Event::Fault(Fault::Start(node)));

@@ -234,6 +234,11 @@ impl Plan {
         address.strip_prefix("node-")?.parse::<usize>().ok()?.checked_sub(1)
     }
 
+    /// The cell that a client deals with, by its number.
+    pub(super) fn cell_of(&self, client: usize) -> CellId {
+        CellId(u16::try_from(client).expect("clients are few") % self.cells)
+    }
+
     pub(super) fn cluster(&self) -> ClusterId {
         ClusterId(Stream::new(self.seed, Concern::Identity, u64::MAX).bytes_16())
     }

@@ -119,6 +119,7 @@ impl Client {
             return self.on_open_finished(at, &outcome, now);
         }
         let Some(at) = self.hands.task_of(call) else { return };
+        around.judges.take(self.look_at_visit(at, &outcome));
         match (self.hands.tasks[at].state.clone(), outcome) {
             (State::Asking { .. }, Outcome::Granted(grant)) => self.on_granted(at, call, grant, now),
             (State::Again { hold, call: own, is_reentrant }, outcome) if own == call => {

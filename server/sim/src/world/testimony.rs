@@ -19,6 +19,7 @@ use crate::oracle::{Verdict, violated};
 impl Judges {
     /// A client is told something that it had asked for.
     pub(super) fn hear(&mut self, cell: CellId, asked: &Asked, reply: &Reply<'_>) {
+        self.cell(cell).is_trusted |= is_word_of_born_cell(reply);
         let verdict = self.judge_reply(cell, asked, reply);
         self.take(verdict);
     }
@@ -186,6 +187,31 @@ impl CellJudges {
 
 fn index_of(revision: Revision) -> LogIndex {
     FencingToken(revision.0).index()
+}
+
+/// Whether a reply says what only a cell that was born can know.
+fn is_word_of_born_cell(reply: &Reply<'_>) -> bool {
+    match reply {
+        Reply::Opened { .. }
+        | Reply::Closed { .. }
+        | Reply::Granted(_)
+        | Reply::Queued { .. }
+        | Reply::TimedOut
+        | Reply::Cancelled
+        | Reply::AlreadyHeld { .. }
+        | Reply::Lost { .. }
+        | Reply::Done
+        | Reply::StaleToken
+        | Reply::Checked { .. }
+        | Reply::Lock(_)
+        | Reply::Session(_) => true,
+        // Their rows may all say no; status and routes are known without a log.
+        Reply::Attached(_)
+        | Reply::KeptAlive(_)
+        | Reply::Status(_)
+        | Reply::Routes(_)
+        | Reply::Refused(_) => false,
+    }
 }
 
 /// The answer in the words of committed entries, or the status of what was not executed.

@@ -12,6 +12,7 @@ use lockstep_wire::{CellId, FencingToken, Nonce, Owner, SessionId};
 use super::client::{Client, ClientSurroundings};
 use super::plan::{Plan, Workload};
 use super::schedule::{Event as Scheduled, MS, Moment};
+use super::visit::Visit;
 use crate::oracle::exclusion::Write;
 use crate::random::{Concern, Stream};
 
@@ -69,7 +70,7 @@ pub(super) enum State {
 pub(super) struct Task {
     /// Which of the client's sessions it acts for.
     pub(super) slot: usize,
-    owner: Owner,
+    pub(super) owner: Owner,
     pub(super) state: State,
     pub(super) due: Moment,
 }
@@ -97,10 +98,12 @@ pub(super) struct Hands {
     is_winding_down: bool,
     /// Somebody may believe in more than before.
     pub(super) has_news: bool,
+    /// It makes this visit and does nothing else.
+    pub(super) visit: Option<Visit>,
 }
 
 /// Never, for tasks.
-const NEVER: Moment = Moment::MAX;
+pub(super) const NEVER: Moment = Moment::MAX;
 
 impl Hands {
     pub(super) fn new(plan: &Plan, place: usize, life: u64, now: Moment) -> Hands {
@@ -129,6 +132,7 @@ impl Hands {
             last_token: FencingToken(0),
             is_winding_down: false,
             has_news: false,
+            visit: None,
         }
     }
 
@@ -253,6 +257,9 @@ impl Client {
         let (Some(key), true, false) = (slot.session, is_open, self.hands.is_winding_down) else {
             return self.hands.rest(at, now);
         };
+        if self.hands.visit.is_some() {
+            return self.go_on_visiting(at, key, now);
+        }
         let local = self.local(now);
         let workload = self.hands.workload.clone();
         let is_odd = self.hands.variety.percent(workload.odd_percent);
@@ -367,6 +374,7 @@ impl Client {
         let pause = self.hands.stream.around(self.hands.workload.hold_mean / 3 + MS);
         self.hands.tasks[at].due = (now + pause).min(hold.release_at.max(now + 1));
     }
+
     /// The owner of a hold acquires the name once more: as one that may, or as one that has forgotten.
     fn ask_again(&mut self, at: usize, hold: &TaskHold, now: Moment) {
         let local = self.local(now);
