@@ -3,22 +3,25 @@
 //! Invariant: a failing run is run again with its trace kept, so that a search pays for no lines and a failure has
 //! them all. Deliberately absent: a clock; whoever searches brings one.
 
-use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use crate::knob::Setting;
 use crate::mark::{Mark, Marks, SEARCH_RUNS_MIN};
-use crate::oracle::Violation;
+use crate::oracle::{Verdict, Violation};
 use crate::world::plan::Plan;
 use crate::world::trace::Trace;
 use crate::world::{Summary, World};
 
 /// Lines of the trace that a failure shows.
 const LAST_LINES: usize = 60;
+/// Lines before those, which name whom the violation is about.
+const NAMED_LINES: usize = 20;
+/// What a seed promises.
+const DETERMINISM: &str = "one seed gives one run";
 
 /// A run that broke a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,32 +66,103 @@ pub fn run(seed: u64, trace: Trace) -> Result<Summary, Failure> {
 /// # Errors
 /// The rule that it broke.
 pub fn run_plan(plan: &Plan, trace: Trace) -> Result<Summary, Failure> {
-    match attempt(plan, trace) {
-        (Ok(()), summary, _) => Ok(summary),
-        (Err(violation), _, _) => {
-            // Once more, for the lines.
-            let (_, _, mut lines) = attempt(plan, Trace::kept());
-            let lines = lines.split_off(lines.len().saturating_sub(LAST_LINES));
-            Err(Failure { seed: plan.seed, settings: Vec::new(), violation, lines })
-        }
+    let first = attempt(plan, trace);
+    let Err(violation) = &first.verdict else { return Ok(first.summary) };
+    // Once more, for the lines.
+    let again = attempt(plan, Trace::kept());
+    let is_same = first.verdict == again.verdict && first.summary.hash == again.summary.hash;
+    let violation = if is_same { violation.clone() } else { undetermined(&first.verdict, &again.verdict) };
+    Err(again.failure(plan, violation))
+}
+
+/// Runs a plan twice and keeps all lines of both.
+///
+/// # Errors
+/// What the runs differ in first, or the rule that both broke.
+pub fn run_twice(plan: &Plan) -> Result<Summary, Failure> {
+    let (first, second) = (attempt(plan, Trace::kept()), attempt(plan, Trace::kept()));
+    if let Some(difference) = difference(&first.lines, &second.lines) {
+        return Err(first.failure(plan, Violation { rule: DETERMINISM, detail: difference }));
+    }
+    if (&first.verdict, first.summary.hash) != (&second.verdict, second.summary.hash) {
+        let violation = undetermined(&first.verdict, &second.verdict);
+        return Err(first.failure(plan, violation));
+    }
+    match first.verdict.clone() {
+        Ok(()) => Ok(first.summary),
+        Err(violation) => Err(first.failure(plan, violation)),
     }
 }
 
-/// An assertion that fails inside the real parts is a broken rule as well.
-fn attempt(plan: &Plan, trace: Trace) -> (Result<(), Violation>, Summary, Vec<String>) {
-    let ran = catch_unwind(AssertUnwindSafe(|| {
-        let (world, verdict) = World::run(plan.clone(), trace);
-        (verdict, world.summary(), world.lines().to_vec())
-    }));
-    ran.unwrap_or_else(|panic| {
-        let detail = words_of_panic(panic.as_ref());
-        (Err(Violation { rule: "no assertion fails", detail }), Summary::default(), Vec::new())
-    })
+struct Attempt {
+    verdict: Verdict,
+    summary: Summary,
+    lines: Vec<String>,
 }
 
-pub(crate) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
+impl Attempt {
+    fn failure(&self, plan: &Plan, violation: Violation) -> Failure {
+        let lines = last_that_matter(&self.lines, &violation.detail);
+        Failure { seed: plan.seed, settings: Vec::new(), violation, lines }
+    }
+}
+
+fn attempt(plan: &Plan, trace: Trace) -> Attempt {
+    let (world, verdict) = World::run(plan.clone(), trace);
+    Attempt { verdict, summary: world.summary(), lines: world.lines().to_vec() }
+}
+
+fn undetermined(first: &Verdict, second: &Verdict) -> Violation {
+    let words = |verdict: &Verdict| match verdict {
+        Ok(()) => "breaks no rule".to_owned(),
+        Err(violation) => format!("breaks a rule: {violation}"),
+    };
+    let detail = format!("not deterministic: one run {}; the same once more {}", words(first), words(second));
+    Violation { rule: DETERMINISM, detail }
+}
+
+fn difference(first: &[String], second: &[String]) -> Option<String> {
+    let (mut one, mut other) = (first.iter(), second.iter());
+    for number in 1.. {
+        match (one.next(), other.next()) {
+            (None, None) => return None,
+            (line, same) if line == same => {}
+            (line, another) => {
+                let shown = |line: Option<&String>| line.map_or("nothing", String::as_str).to_owned();
+                return Some(format!("line {number}: {} - {}", shown(line), shown(another)));
+            }
+        }
+    }
+    None
+}
+
+/// The last events without the plain traffic of wires and disks, and before them some that name whom a violation is about.
+fn last_that_matter(lines: &[String], detail: &str) -> Vec<String> {
+    let matters: Vec<&String> = lines.iter().filter(|line| !is_traffic(line)).collect();
+    let (earlier, last) = matters.split_at(matters.len().saturating_sub(LAST_LINES));
+    let subjects = subjects_of(detail);
+    let names_one = |line: &&&String| subjects.iter().any(|subject| line.contains(subject.as_str()));
+    let mut named: Vec<&String> = earlier.iter().rev().filter(names_one).take(NAMED_LINES).copied().collect();
+    named.reverse();
+    named.into_iter().chain(last.iter().copied()).cloned().collect()
+}
+
+/// Whether a line tells of bytes and no more.
+fn is_traffic(line: &str) -> bool {
+    let event = line.trim_start().split_once(' ').map_or("", |(_, event)| event);
+    event.starts_with("wire ") || event.starts_with("disk ")
+}
+
+/// Words that name somebody: long numbers, and clients and nodes with theirs.
+fn subjects_of(detail: &str) -> BTreeSet<String> {
+    let words: Vec<&str> =
+        detail.split(|c: char| !c.is_ascii_alphanumeric()).filter(|it| !it.is_empty()).collect();
+    let is_id = |word: &&&str| word.len() >= 6 && word.contains(|c: char| c.is_ascii_digit());
+    let ids = words.iter().filter(is_id).map(|word| (*word).to_owned());
+    let places = words
+        .windows(2)
+        .filter(|pair| matches!(pair[0], "client" | "node" | "forger") && pair[1].parse::<u64>().is_ok());
+    ids.chain(places.map(|pair| format!("{} {}", pair[0], pair[1]))).collect()
 }
 
 /// How much to search.
@@ -230,6 +304,35 @@ pub fn search(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_panics_has_its_events_to_show() {
+        let mut plan = Plan::quiet(3);
+        // Whoever looks for a name to acquire finds none to draw from.
+        plan.workload.names = 0;
+        let failure = run_plan(&plan, Trace::silent()).expect_err("it panics");
+        assert_eq!(failure.violation.rule, "no assertion fails");
+        assert!(failure.lines.iter().any(|line| line.contains("Leading")), "{failure}");
+    }
+
+    #[test]
+    fn the_events_of_a_failure_are_those_that_matter() {
+        let mut lines: Vec<String> = vec!["   0.1 client 7: opened 123456789".to_owned()];
+        lines.extend((0..100).map(|number| format!("   0.2 client 3: event {number}")));
+        lines.push("   0.3 wire 5 Dialer sends 9 bytes".to_owned());
+        lines.push("   0.4 disk 1 op 8 done: Ok(0)".to_owned());
+        let shown = last_that_matter(&lines, "session 123456789 is gone");
+        assert_eq!((shown.len(), &shown[0]), (LAST_LINES + 1, &lines[0]));
+        assert_eq!(shown.last(), Some(&lines[100]));
+    }
+
+    #[test]
+    fn two_traces_differ_where_one_has_another_line_or_none() {
+        let lines = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(difference(&lines("a b"), &lines("a b")), None);
+        assert!(difference(&lines("a b"), &lines("a c")).is_some_and(|it| it.contains("line 2: b - c")));
+        assert!(difference(&lines("a b"), &lines("a")).is_some_and(|it| it.contains("line 2: b - nothing")));
+    }
 
     #[test]
     fn a_failure_ends_a_search_of_any_budget() {

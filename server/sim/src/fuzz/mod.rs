@@ -11,8 +11,8 @@ mod wire;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::oracle::words_of_panic;
 use crate::random::{Concern, Stream};
-use crate::search::words_of_panic;
 
 /// What is fuzzed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

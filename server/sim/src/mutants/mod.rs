@@ -17,7 +17,7 @@ use lockstep_wire::mutant::Mutant;
 
 pub use table::{TABLE, UNAIDED};
 
-use crate::oracle::{Verdict, violated};
+use crate::oracle::{NO_PANIC, Verdict, violated, words_of_panic};
 use crate::reference;
 use crate::search::run_plan;
 use crate::world::defect::Defect;
@@ -194,7 +194,7 @@ fn run(plan: Plan) -> Verdict {
 /// An assertion that fails inside the real parts is a broken rule as well.
 fn guarded(act: impl FnOnce() -> Verdict) -> Verdict {
     let outcome = catch_unwind(AssertUnwindSafe(act));
-    outcome.unwrap_or_else(|_| violated("no assertion fails", "see the panic's own words".to_owned()))
+    outcome.unwrap_or_else(|panic| violated(NO_PANIC, words_of_panic(panic.as_ref())))
 }
 
 /// Has this thread run a variant until it is dropped.

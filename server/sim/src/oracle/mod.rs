@@ -20,6 +20,7 @@ pub mod orphan;
 pub mod reading;
 pub mod token;
 
+use std::any::Any;
 use std::fmt;
 
 /// A rule that does not hold.
@@ -43,4 +44,13 @@ pub type Verdict = Result<(), Violation>;
 /// A violation of a rule.
 pub(crate) fn violated<T>(rule: &'static str, detail: String) -> Result<T, Violation> {
     Err(Violation { rule, detail })
+}
+
+/// The rule that a panic breaks.
+pub(crate) const NO_PANIC: &str = "no assertion fails";
+
+/// What a panic says.
+pub(crate) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
 }

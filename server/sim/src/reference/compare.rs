@@ -50,6 +50,7 @@ pub fn compare(table: &Table, model: &Model) -> Result<(), Difference> {
     for name in names {
         compare_lock(table, model, name)?;
     }
+    same("number of sessions", &table.sessions_len(), &model.session_ids().count())?;
     for id in model.session_ids() {
         compare_session(table, model, id)?;
     }

@@ -15,6 +15,7 @@ use super::network::Site;
 use super::plan::Plan;
 use super::process::{Process, Surroundings};
 use super::schedule::{Event, MS};
+use super::trace::number_of_shown;
 use crate::mark::Mark;
 
 impl World {
@@ -23,7 +24,7 @@ impl World {
         let now = self.fabric.now();
         let state = &self.nodes[node];
         let failure = state.process.as_ref().and_then(Process::failure);
-        self.fabric.trace.note(now, &[21, node as u64], || match failure {
+        self.fabric.trace.note(now, &[21, node as u64, number_of_shown(&failure)], || match failure {
             Some(failure) => format!("node {node} ends: {failure}"),
             None => format!("node {node} ends by itself"),
         });
@@ -59,7 +60,7 @@ impl World {
     /// Makes a fault begin or end now.
     pub fn act(&mut self, fault: &Fault) {
         let now = self.fabric.now();
-        self.fabric.trace.note(now, &[60], || format!("fault: {fault:?}"));
+        self.fabric.trace.note(now, &[60, number_of_shown(fault)], || format!("fault: {fault:?}"));
         match fault {
             Fault::Kill(node) => {
                 if self.nodes[*node].kill() {
@@ -139,9 +140,8 @@ impl World {
             }
             Err(refusal) => {
                 let is_explained = state.machine.explains_refusal(&refusal);
-                self.fabric
-                    .trace
-                    .note(now, &[22, node as u64], || format!("node {node} does not start: {refusal}"));
+                let words = [22, node as u64, number_of_shown(&refusal)];
+                self.fabric.trace.note(now, &words, || format!("node {node} does not start: {refusal}"));
                 if is_explained {
                     self.judges.set(Mark::RotRefused);
                 } else {
@@ -162,7 +162,8 @@ impl World {
             return;
         }
         if let Some(rot) = self.nodes[node].machine.rot() {
-            self.fabric.trace.note(self.fabric.schedule.now(), &[61, node as u64, rot.offset], || {
+            let words = [61, node as u64, number_of_shown(&rot)];
+            self.fabric.trace.note(self.fabric.schedule.now(), &words, || {
                 format!("node {node} rots: {} at {}, {:?}", rot.file, rot.offset, rot.batch)
             });
         }

@@ -29,6 +29,7 @@ mod visit;
 mod workload;
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::{CellId, Epoch};
@@ -36,7 +37,7 @@ use lockstep_wire::{CellId, Epoch};
 use crate::mark::{Mark, Marks};
 use crate::oracle::exclusion::{Write, check_beliefs};
 use crate::oracle::lateness::Serving;
-use crate::oracle::{Verdict, violated};
+use crate::oracle::{NO_PANIC, Verdict, violated, words_of_panic};
 use crate::random::{Concern, Stream};
 use client::{Client, ClientArrival, ClientSurroundings};
 use clock::Clock;
@@ -48,12 +49,13 @@ use node::Node;
 use plan::Plan;
 use process::{Arrival, Process, Surroundings};
 use schedule::{Event, MS, Moment, Schedule};
-use trace::{Trace, number_of};
+use trace::{Trace, number_of, number_of_shown};
 
 /// From the readiness of something to the turn that handles it.
 const LOOP_LATENCY: u64 = 8_000;
 /// Events in one second of true time beyond which nothing sensible can be going on.
 const EVENTS_PER_SECOND_MAX: u64 = 3_000_000;
+
 /// What a run amounted to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -152,14 +154,17 @@ impl World {
         }
     }
 
-    /// Runs a plan to its end: faults, then calm, then rest.
+    /// Runs a plan to its end: faults, then calm, then rest. An assertion that fails inside the real parts is a broken
+    /// rule as well; the world that is left then has only its trace and its counts to show.
     ///
     /// # Errors
     /// The first rule that did not hold.
     pub fn run(plan: Plan, trace: Trace) -> (World, Verdict) {
         let safety = plan.safety;
         let mut world = World::new(plan, trace);
-        let verdict = world.run_for(safety).and_then(|()| world.come_to_rest());
+        let ran =
+            catch_unwind(AssertUnwindSafe(|| world.run_for(safety).and_then(|()| world.come_to_rest())));
+        let verdict = ran.unwrap_or_else(|panic| violated(NO_PANIC, words_of_panic(panic.as_ref())));
         (world, verdict)
     }
 
@@ -270,7 +275,12 @@ impl World {
             Event::Closed { wire, end } => self.on_closed(wire, end),
             Event::DiskDone { node, life, ticket } => {
                 if let Some(completion) = self.nodes[node].on_disk_done(life, ticket) {
-                    let words = [40, node as u64, completion.op.0, u64::from(completion.result.is_ok())];
+                    let words = [
+                        40,
+                        node as u64,
+                        completion.op.0,
+                        number_of_shown(&completion.result.as_ref().map(Vec::len)),
+                    ];
                     self.fabric.trace.note(self.fabric.schedule.now(), &words, || {
                         let outcome = completion.result.as_ref().map(Vec::len);
                         format!("disk {node} op {} done: {outcome:?}", completion.op.0)
@@ -493,7 +503,7 @@ impl World {
         let now = self.fabric.now();
         let (client, life, call) = write.holder;
         let by_right = self.clients[client].holds_by_right(life, call, now);
-        let words = [50, client as u64, call, write.fence.0, u64::from(by_right)];
+        let words = [50, client as u64, call, number_of_shown(write), u64::from(by_right)];
         self.fabric.trace.note(now, &words, || format!("{write:?} by right: {by_right}"));
         match self.judges.resources.on_write(write, by_right) {
             Ok(_) => {}

@@ -24,6 +24,7 @@ use super::node::TurnStart;
 use super::plan::Plan;
 use super::schedule::Event;
 use super::socket::{Connection, Link};
+use super::trace::number_of_shown;
 use crate::mark::Mark;
 
 /// How often a disk that was full is tried again.
@@ -351,12 +352,7 @@ impl Process {
         if matches!(report, Report::Deposed { .. }) && !self.is_stopping {
             around.judges.set(Mark::LeaderDeposed);
         }
-        let number = match report {
-            Report::Leading { term } | Report::Deposed { term, .. } | Report::Following { term, .. } => {
-                term.0
-            }
-            Report::Born | Report::Refused { .. } => 0,
-        };
+        let words = [20, u64::from(node.0), u64::from(cell.0), number_of_shown(report)];
         match report {
             Report::Born => around.judges.cell(cell).is_born = true,
             Report::Refused { reason, .. } if reason.contains("formatted again") => {
@@ -367,9 +363,7 @@ impl Process {
             | Report::Following { .. }
             | Report::Refused { .. } => {}
         }
-        around.fabric.trace.note(now, &[20, u64::from(node.0), u64::from(cell.0), number], || {
-            format!("node {node} cell {cell}: {report:?}")
-        });
+        around.fabric.trace.note(now, &words, || format!("node {node} cell {cell}: {report:?}"));
     }
 
     fn append(

@@ -9,6 +9,7 @@ use lockstep_wire::reply::{EndReason, Grant};
 
 use super::client::{Client, ClientSurroundings};
 use super::schedule::{MS, Moment};
+use super::trace::number_of_shown;
 use super::workload::{State, TaskHold};
 use crate::mark::Mark;
 use crate::oracle::expiry::{self, Lease};
@@ -26,7 +27,7 @@ impl Client {
     ) {
         while let Some(event) = self.core.poll_event() {
             let now = around.fabric.now();
-            let words = [30, self.place as u64, self.life];
+            let words = [30, self.place as u64, self.life, number_of_shown(&event)];
             around.fabric.trace.note(now, &words, || format!("client {}: {event:?}", self.place));
             match event {
                 Event::Queued { .. } => {}

@@ -3,6 +3,8 @@
 //! Invariant: equal runs have equal hashes, and lines are made only when somebody reads them, so that a search does
 //! not pay for them.
 
+use std::fmt;
+
 use super::schedule::Moment;
 
 /// See the module.
@@ -69,6 +71,27 @@ impl Trace {
             Lines::Kept(lines) => lines,
             Lines::Unwanted | Lines::Printed => &[],
         }
+    }
+}
+
+/// A number for all that is shown of a value.
+pub(super) fn number_of_shown(value: &dyn fmt::Debug) -> u64 {
+    let mut text = ShownText { hash: 0xcbf2_9ce4_8422_2325 };
+    fmt::Write::write_fmt(&mut text, format_args!("{value:?}")).expect("a hash takes any text");
+    text.hash
+}
+
+/// Takes text without keeping it.
+struct ShownText {
+    hash: u64,
+}
+
+impl fmt::Write for ShownText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,8 @@
 //! Drawn runs, and that a seed decides everything.
 
-use lockstep_sim::search::{run, run_plan};
+use std::process::Command;
+
+use lockstep_sim::search::{run, run_plan, run_twice};
 use lockstep_sim::world::plan::Plan;
 use lockstep_sim::world::trace::Trace;
 use lockstep_sim::world::{Summary, World};
@@ -14,8 +16,23 @@ fn one_seed_gives_one_trace() {
         assert!(first.len() > 1_000, "{} lines", first.len());
         assert_eq!(first, second);
         let hash = run_plan(&plan, Trace::silent()).map(|summary| summary.hash);
-        assert_eq!(hash, run_plan(&plan, Trace::silent()).map(|summary| summary.hash));
+        assert_eq!(hash, run_twice(&plan).map(|summary| summary.hash), "as with lines, so without");
     }
+}
+
+#[test]
+fn one_seed_gives_one_trace_in_two_processes() {
+    let trace = |seed: &str| {
+        let program = env!("CARGO_BIN_EXE_lockstep-sim");
+        let arguments = ["--seed", seed, "--trace", "--set", "safety_ms=5000"];
+        let output = Command::new(program).args(arguments).output().expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let (first, second) = (trace("58"), trace("58"));
+    assert!(first.iter().filter(|byte| **byte == b'\n').count() > 1_000);
+    assert!(first == second, "the processes print different traces");
+    assert!(first != trace("60"), "another seed is another run");
 }
 
 #[test]
