@@ -77,6 +77,10 @@ mutants! {
     AcknowledgeSilent = "acknowledge-silent",
     /// An increment of silence tells again what the one before it has told (contract 2).
     SilenceAddedTwice = "silence-added-twice",
+    /// A leader that loses its office says that what is on its way was not executed (contract 6).
+    DeposedSaysNotExecuted = "deposed-says-not-executed",
+    /// A leader whose entries do not commit says of one it has just appended that it was not executed (contract 6).
+    StallSaysNotExecuted = "stall-says-not-executed",
 }
 
 /// Whether this is the variant that runs on this thread.

@@ -196,6 +196,9 @@ impl Cell {
             return None;
         }
         if self.raft.is_commit_stalled(now) {
+            if mutant::is(Mutant::StallSaysNotExecuted) {
+                let _ = self.propose(command, now, fx);
+            }
             self.refuse(call, Status::NoQuorum, "nothing has reached a majority for an election timeout", fx);
             return None;
         }

@@ -104,15 +104,13 @@ impl Cell {
         self.waits.clear();
         let (leader, address) = self.leader();
         let address = address.to_owned();
+        let status = match mutant::is(Mutant::DeposedSaysNotExecuted) {
+            true => Status::NotLeader,
+            false => Status::OutcomeUnknown,
+        };
         for call in self.calls.take_all() {
-            let refusal = Refusal {
-                leader,
-                leader_address: &address,
-                ..Refusal::new(
-                    Status::OutcomeUnknown,
-                    "the leader lost its office; ask again with the same request id",
-                )
-            };
+            let detail = "the leader lost its office; ask again with the same request id";
+            let refusal = Refusal { leader, leader_address: &address, ..Refusal::new(status, detail) };
             self.answer(call, &Reply::Refused(refusal), fx);
         }
         for call in self.questions.take_all() {

@@ -18,6 +18,7 @@ pub mod matching;
 pub mod once;
 pub mod orphan;
 pub mod reading;
+pub mod refusal;
 pub mod token;
 
 use std::any::Any;

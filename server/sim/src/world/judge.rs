@@ -26,6 +26,7 @@ use crate::oracle::matching::Matching;
 use crate::oracle::once::Once;
 use crate::oracle::orphan::Orphans;
 use crate::oracle::reading::Readings;
+use crate::oracle::refusal::Refusals;
 use crate::oracle::token::Tokens;
 use crate::oracle::{Verdict, Violation, violated};
 use crate::reference::compare::{lock_of, session_of};
@@ -34,7 +35,7 @@ use crate::world::hearing::{acknowledged_in, kept_alive_by};
 use crate::world::schedule::Moment;
 
 use super::plan::Plan;
-use super::tap::Tap;
+use super::tap::{Tap, wishes_of};
 use super::trace::number_of;
 
 /// A replica's own log, as its driver has seen it grow: entry `i + 1` by term and payload.
@@ -53,6 +54,7 @@ pub(super) struct CellJudges {
     pub(super) is_trusted: bool,
     pub(super) lateness: Lateness,
     pub(super) once: Once,
+    pub(super) refusals: Refusals,
     pub(super) orphans: Orphans,
     pub(super) beats: Beats,
     pub(super) disks: Disks,
@@ -102,6 +104,7 @@ impl Judges {
             lateness: Lateness::default(),
             lookout: Lookout::default(),
             once: Once::default(),
+            refusals: Refusals::default(),
             orphans: Orphans::default(),
             beats: Beats::default(),
             disks: Disks::new(plan.nodes),
@@ -328,6 +331,7 @@ impl CellJudges {
                 return violated("what is accepted replays (contract 8)", format!("entry {index}: {error}"));
             }
         };
+        wishes_of(&command).into_iter().try_for_each(|wish| self.refusals.on_entry(index, wish))?;
         let outcomes =
             self.twins.apply(index, &command).or_else(|it| differs(format!("entry {index}: {it}")))?;
         self.acknowledgements.on_entry(index, &outcomes);

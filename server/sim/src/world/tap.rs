@@ -6,21 +6,25 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_wire::entry::Command;
 use lockstep_wire::frame::{Assembler, Frame};
 use lockstep_wire::limit::{CLIENT_FRAME_BYTES_MAX, REPLY_FRAME_BYTES_MAX};
-use lockstep_wire::reply::{Event, Reply};
-use lockstep_wire::request::{Mode, Mutation, Request, kind};
+use lockstep_wire::reply::{EndReason, Event, Reply};
+use lockstep_wire::request::{Acquire, Mode, Mutation, Request, kind};
 use lockstep_wire::{CellId, Correlation, FencingToken, LogIndex, Owner, RequestId, Rows, SessionId};
 
 use super::judge::Judges;
 use super::network::WireId;
 use super::trace::number_of;
 use crate::oracle::once::RequestKey;
+use crate::oracle::refusal::Wish;
 
 /// A request that is under way, and what had been told to anybody when it was sent.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
-    Opening,
+    Opening {
+        wish: Wish,
+    },
     /// With the highest request id that each session is known to have used.
     Attaching(Vec<(SessionId, RequestId)>),
     Beating,
@@ -54,6 +58,23 @@ pub(super) struct AskedMutation {
     pub(super) content: u64,
     pub(super) asked: u64,
     pub(super) deed: Deed,
+}
+
+impl Asked {
+    /// What an entry would do about it.
+    pub(super) fn wish(&self) -> Option<Wish> {
+        match self {
+            Asked::Opening { wish } => Some(*wish),
+            Asked::Closing(session) => Some(Wish::Close(*session)),
+            Asked::Mutation(asked) => Some(Wish::Mutation { request: asked.request, content: asked.content }),
+            Asked::Attaching(_)
+            | Asked::Beating
+            | Asked::Lock { .. }
+            | Asked::Token { .. }
+            | Asked::Session { .. }
+            | Asked::Other => None,
+        }
+    }
 }
 
 /// What a mutation is to do.
@@ -92,6 +113,9 @@ impl Judges {
         while let Ok(Some(frame)) = conversation.sent.next(&mut rest, CLIENT_FRAME_BYTES_MAX) {
             if frame.head.kind != kind::HELLO {
                 let asked = self.note_asked(&frame);
+                if let Some(wish) = asked.wish() {
+                    self.cell(frame.head.cell).refusals.on_sent(wish);
+                }
                 conversation.asked.insert(frame.head.correlation, asked);
             }
         }
@@ -141,7 +165,9 @@ impl Judges {
         }
         let floor = self.cell(cell).readings.floor();
         match request {
-            Request::OpenSession { .. } => Asked::Opening,
+            Request::OpenSession { nonce, .. } => {
+                Asked::Opening { wish: Wish::Open { nonce, content: content_of(&request) } }
+            }
             Request::AttachSessions(proofs) => {
                 let once = &self.cell(cell).once;
                 Asked::Attaching(proofs.iter().map(|it| (it.session, once.used(it.session))).collect())
@@ -155,20 +181,18 @@ impl Judges {
                     true => FencingToken(0),
                     false => self.tokens.floor(&(cell, name.clone())),
                 };
-                let mut same = acquire;
-                (same.mutation, same.wait_ms) = (nobodys(), 0);
-                let content = content_of(&Request::Acquire(same));
+                let content = content_of_acquire(acquire);
                 let token_floor = *self.tap.token_floors.entry((cell, request, content)).or_insert(told);
                 let deed = Deed::Acquire { name, owner: acquire.owner, mode: acquire.mode, token_floor };
                 self.note_mutation(cell, request, content, deed)
             }
             Request::Cancel { mutation, acquire_id } => {
-                let same = Request::Cancel { mutation: nobodys(), acquire_id };
-                self.note_mutation(cell, key(&mutation), content_of(&same), Deed::Undo(acquire_id))
+                let content = content_of_cancel(acquire_id);
+                self.note_mutation(cell, key(&mutation), content, Deed::Undo(acquire_id))
             }
             Request::Release { mutation, acquire_id, name, token } => {
-                let same = Request::Release { mutation: nobodys(), acquire_id, name, token };
-                self.note_mutation(cell, key(&mutation), content_of(&same), Deed::Undo(acquire_id))
+                let content = content_of_release(acquire_id, name, token);
+                self.note_mutation(cell, key(&mutation), content, Deed::Undo(acquire_id))
             }
             Request::CheckToken { name, token, session } => {
                 let token_floor = self.tokens.floor(&(cell, name.to_owned()));
@@ -187,6 +211,44 @@ impl Judges {
         let asked = self.cell(cell).once.moment();
         Asked::Mutation(AskedMutation { request, content, asked, deed })
     }
+}
+
+/// What clients wished for that a command does.
+pub(super) fn wishes_of(command: &Command<'_>) -> Vec<Wish> {
+    let mutation =
+        |mutation: &Mutation<'_>, content| vec![Wish::Mutation { request: key(mutation), content }];
+    match command {
+        Command::OpenSession { client_id, ttl_ms, nonce } => {
+            let request = Request::OpenSession { client_id, ttl_ms: *ttl_ms, nonce: *nonce };
+            vec![Wish::Open { nonce: *nonce, content: content_of(&request) }]
+        }
+        Command::Acquire(acquire) => mutation(&acquire.mutation, content_of_acquire(*acquire)),
+        Command::Cancel { mutation: own, acquire_id } => mutation(own, content_of_cancel(*acquire_id)),
+        Command::Release { mutation: own, acquire_id, name, token } => {
+            mutation(own, content_of_release(*acquire_id, name, *token))
+        }
+        Command::EndSessions { reason: EndReason::Closed, sessions } => {
+            sessions.iter().map(Wish::Close).collect()
+        }
+        Command::Blank
+        | Command::CancelWait { .. }
+        | Command::EndSessions { .. }
+        | Command::Reap
+        | Command::SessionsSilent { .. }
+        | Command::SessionsReturned { .. } => Vec::new(),
+    }
+}
+
+fn content_of_acquire(acquire: Acquire<'_>) -> u64 {
+    content_of(&Request::Acquire(Acquire { mutation: nobodys(), wait_ms: 0, ..acquire }))
+}
+
+fn content_of_cancel(acquire_id: RequestId) -> u64 {
+    content_of(&Request::Cancel { mutation: nobodys(), acquire_id })
+}
+
+fn content_of_release(acquire_id: RequestId, name: &str, token: FencingToken) -> u64 {
+    content_of(&Request::Release { mutation: nobodys(), acquire_id, name, token })
 }
 
 fn content_of(request: &Request<'_>) -> u64 {

@@ -38,8 +38,11 @@ impl Judges {
     }
 
     fn judge_reply(&mut self, cell: CellId, asked: &Asked, reply: &Reply<'_>) -> Verdict {
+        if let (Some(wish), Reply::Refused(refusal)) = (asked.wish(), reply) {
+            self.cell(cell).refusals.on_refused(wish, refusal.status)?;
+        }
         match (asked, reply) {
-            (Asked::Opening, Reply::Opened { session, .. }) => {
+            (Asked::Opening { .. }, Reply::Opened { session, .. }) => {
                 let judges = self.cell(cell);
                 judges.acknowledge(judges.acknowledgements.on_opened(*session))
             }
