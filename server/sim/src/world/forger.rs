@@ -50,7 +50,8 @@ pub(super) enum Due {
 
 #[derive(Clone, Debug)]
 enum Errand {
-    Open,
+    /// With the nonce of then.
+    Open(Nonce),
     Attach,
     Beat,
     Close,
@@ -302,7 +303,7 @@ impl Forger {
             None => {
                 let ttl_ms = self.ttl_ms;
                 let request = Request::OpenSession { client_id: CLIENT_ID, ttl_ms, nonce };
-                self.ask(Errand::Open, &request, around);
+                self.ask(Errand::Open(nonce), &request, around);
             }
             Some(session) => {
                 let proofs = [SessionProof { session, nonce }];
@@ -324,7 +325,9 @@ impl Forger {
             _ => None,
         };
         match (errand, reply) {
-            (Errand::Open, Reply::Opened { session, .. }) => self.on_opened(wire, *session, around),
+            // A nonce of a session that had ended by then has opened one that nobody wants.
+            (Errand::Open(nonce), Reply::Opened { .. }) if *nonce != self.nonce => {}
+            (Errand::Open(_), Reply::Opened { session, .. }) => self.on_opened(wire, *session, around),
             (Errand::Attach, Reply::Attached(rows)) => match rows.iter().next().map(|row| row.status) {
                 Some(Status::Ok) => self.note_attached(wire),
                 Some(Status::SessionExpired | Status::SessionUnknown) => self.begin_anew(),
@@ -524,7 +527,7 @@ impl Forger {
         match self.stream.below(3) {
             0 => {
                 let request = Request::OpenSession { client_id: CLIENT_ID, ttl_ms, nonce };
-                self.ask(Errand::Open, &request, around);
+                self.ask(Errand::Open(nonce), &request, around);
             }
             1 => {
                 // A session that has ended meanwhile no longer minds.
