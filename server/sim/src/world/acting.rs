@@ -24,12 +24,13 @@ impl World {
         let now = self.fabric.now();
         let state = &self.nodes[node];
         let failure = state.process.as_ref().and_then(Process::failure);
+        let has_met_error = state.process.as_ref().is_some_and(Process::has_met_error);
         self.fabric.trace.note(now, &[21, node as u64, number_of_shown(&failure)], || match failure {
             Some(failure) => format!("node {node} ends: {failure}"),
             None => format!("node {node} ends by itself"),
         });
         match failure {
-            Some(failure) if !state.machine.explains_failure(&failure) => {
+            Some(failure) if !state.machine.explains_failure(&failure, has_met_error) => {
                 self.judges.on_log_stopped(Plan::node_id(node), &failure.to_string());
             }
             Some(Failure::Disk { .. }) => self.judges.set(Mark::DiskFailed),

@@ -296,6 +296,14 @@ impl Judges {
         ));
     }
 
+    /// A replica goes on although its disk has failed to keep something.
+    pub(super) fn on_failure_ignored(&mut self, node: NodeId) {
+        self.take(violated(
+            "whoever cannot keep what it promises stops (contract 8)",
+            format!("a write or a sync of node {node} has failed, and it goes on"),
+        ));
+    }
+
     /// A replica that leads is handed a request.
     pub(super) fn on_asked(&mut self, cell: CellId, request: &Request<'_>, now: Moment) {
         let judges = self.cell(cell);

@@ -36,7 +36,6 @@ pub(super) struct Machine {
     slow_by: u64,
     harm: Option<Harm>,
     incarnation: Incarnation,
-    fails_at_times: bool,
     segment_bytes: u64,
 }
 
@@ -58,7 +57,6 @@ impl Machine {
             slow_by: 0,
             harm: None,
             incarnation,
-            fails_at_times: plan.disk_error_ppm > 0,
             segment_bytes: plan.segment_bytes,
         };
         machine.set_error_rate(plan.disk_error_ppm);
@@ -119,10 +117,10 @@ impl Machine {
         matches!(self.harm, Some(Harm::Rot(Rot { batch: Some(_), .. })))
     }
 
-    /// Whether what was done to it explains that a log has stopped.
-    pub(super) fn explains_failure(&self, failure: &Failure) -> bool {
+    /// Whether what was done to it explains that a log has stopped whose disk has failed to do something, or has not.
+    pub(super) fn explains_failure(&self, failure: &Failure, has_met_error: bool) -> bool {
         match (failure, self.harm) {
-            (Failure::Disk { error: DiskError::Io(_), .. }, _) => self.fails_at_times,
+            (Failure::Disk { error: DiskError::Io(_), .. }, _) => has_met_error,
             (Failure::Damaged(damage), Some(Harm::Rot(rot))) => {
                 damage.file == rot.file && Some(damage.offset) == rot.batch
             }

@@ -11,7 +11,7 @@ use lockstep_core::{
     AppendId, Cell, ConnectionId, DrainId, Effect, Effects, Input, RecordHead, RecordKind, Report, Restore,
     Span, Time,
 };
-use lockstep_wal::disk::{Action, DiskDone, DiskOp, Lane, ShardId};
+use lockstep_wal::disk::{Action, DiskDone, DiskError, DiskOp, Lane, OpId, ShardId};
 use lockstep_wal::memory::{Completion, MemoryDisk};
 use lockstep_wal::{Failure, Inspection, Log, Lsn, ReadId, ReadOutcome, Refusal, claim};
 use lockstep_wire::{CellId, LogIndex, NodeId, Term};
@@ -84,6 +84,12 @@ pub(super) struct Process {
     pub(super) lost_cells: BTreeSet<CellId>,
     /// When to look again whether a disk that was full has room.
     space_due: Option<Time>,
+    /// What the disk is at, and whether that only reads.
+    under_way: BTreeMap<OpId, bool>,
+    /// The disk has failed to do something.
+    has_met_error: bool,
+    /// The disk has failed to keep something.
+    has_lost_write: bool,
     /// What was durable when it was looked last.
     durable_then: Lsn,
     /// The newest term in which it has led each cell.
@@ -175,6 +181,9 @@ impl Process {
             manifests,
             lost_cells: BTreeSet::new(),
             space_due: None,
+            under_way: BTreeMap::new(),
+            has_met_error: false,
+            has_lost_write: false,
             durable_then: Lsn(0),
             led: BTreeMap::new(),
             inbox: VecDeque::new(),
@@ -236,6 +245,9 @@ impl Process {
         self.step_all(around, |_| Input::EndOfTurn);
         self.flush(around);
         self.submit(around);
+        if self.has_lost_write && !self.is_over {
+            around.judges.on_failure_ignored(self.identity.node);
+        }
         if self.is_stopping && self.stopped >= self.cells.len() {
             self.is_over = true;
             let has_handed_over =
@@ -253,6 +265,11 @@ impl Process {
         }
     }
 
+    /// Whether its disk has failed to do anything that it was asked for.
+    pub(super) fn has_met_error(&self) -> bool {
+        self.has_met_error
+    }
+
     /// Why its log has stopped, if it has.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.log.failure()
@@ -262,6 +279,11 @@ impl Process {
         match arrival {
             Arrival::Disk(completion) => {
                 let DiskDone { op, result } = completion.done();
+                let only_reads = self.under_way.remove(&op).unwrap_or_default();
+                if matches!(result, Err(DiskError::Io(_))) {
+                    self.has_met_error = true;
+                    self.has_lost_write |= !only_reads;
+                }
                 self.log.on_disk_done(DiskDone { op, result });
             }
             Arrival::Accepted { wire, door } => self.on_accepted(wire, door),
@@ -536,6 +558,7 @@ impl Process {
     }
 
     fn start_op(&mut self, op: DiskOp, around: &mut Surroundings<'_>) {
+        self.under_way.insert(op.id, matches!(op.action, Action::Read { .. }));
         let is_unhurried = op.lane == Lane::Background && self.log.spare_segments() > 0;
         let now = around.fabric.now();
         let delay = around.machine.disk_delay(now, is_unhurried);
