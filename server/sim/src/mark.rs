@@ -44,6 +44,10 @@ marks! {
     OlderTermCommitted => "an entry of an older term was committed in a newer one",
     /// Raft: a leader lost its office while its process went on.
     LeaderDeposed => "a leader was deposed",
+    /// Raft: an old leader did not know yet that there was a new one.
+    TwoLeaders => "two nodes led a cell at once",
+    /// Raft: a start has read term and vote of an earlier life.
+    HardStateRead => "a start read back what its node had promised",
     /// Raft: a leader that stops has handed over before its end.
     OfficeHandedOver => "a leader that stopped handed its office over",
     /// Raft: a follower needed entries that its leader had to read from disk.
@@ -90,6 +94,8 @@ marks! {
     SilenceContinued => "silence that one leader had logged went on under another",
     /// Sessions: one whose silence was logged has been heard again.
     SilentReturned => "a silent session returned",
+    /// Sessions: one whose end or silence was on its way has asked to be confirmed.
+    ConfirmationHeldOff => "a session was not confirmed, because its end or its silence was on its way",
     /// Waits: a timeout has promoted somebody behind.
     PromotedByTimeout => "a timeout promoted a waiter",
     /// Waits: a cancel has promoted somebody behind.
@@ -104,6 +110,8 @@ marks! {
     CancelMetNothing => "a cancel found no acquire",
     /// Requests: an acquire came when its number was used up.
     AcquireWasStale => "an acquire was refused as stale",
+    /// Requests: a granted acquire was sent again behind the end of its hold.
+    ReplayMetTheEnd => "an acquire that was sent again found its hold ended",
     /// Requests: a wait was entered again by a request that was sent twice.
     WaitSentAgain => "an acquire that waited was sent again",
     /// Requests: a request over a limit was refused in apply.
@@ -257,6 +265,7 @@ impl Lookout {
             Answer::SessionExpired => self.marks.set(Mark::AcquireMetTheEnd),
             Answer::StaleRequest => self.marks.set(Mark::AcquireWasStale),
             Answer::AlreadyHeld { .. } => self.marks.set(Mark::AlreadyHeld),
+            Answer::Lost { .. } => self.marks.set(Mark::ReplayMetTheEnd),
             Answer::Limit(_) => self.marks.set(Mark::LimitMet),
             Answer::Queued { .. } => {
                 let is_new = self.waiting.insert(wait);

@@ -3,8 +3,6 @@
 //! Invariant: a fault changes machines, links and processes from outside; what it began is ended by another fault or by
 //! the closing. Deliberately absent: which faults come when; `fault` draws them.
 
-use lockstep_wire::CellId;
-
 use lockstep_wal::Failure;
 
 use super::World;
@@ -14,7 +12,7 @@ use super::fault::Fault;
 use super::network::Site;
 use super::plan::Plan;
 use super::process::{Process, Surroundings};
-use super::schedule::{Event, MS};
+use super::schedule::{Event, MS, Moment};
 use super::trace::number_of_shown;
 use crate::mark::Mark;
 
@@ -45,10 +43,10 @@ impl World {
         if self.is_calm {
             return;
         }
-        let leader = self.leader(CellId(0));
+        let cell = self.nemesis.draw_cell();
+        let leader = self.leader(cell);
         if let Some((fault, end)) = self.nemesis.draw(leader) {
-            self.faults += 1;
-            self.act(&fault);
+            self.faults += u64::from(self.act(&fault));
             if let Some((span, end)) = end {
                 self.fabric.schedule.after(span, Event::Fault(end));
             }
@@ -58,76 +56,139 @@ impl World {
         }
     }
 
-    /// Makes a fault begin or end now.
-    pub fn act(&mut self, fault: &Fault) {
+    /// Makes a fault begin or end now. Says whether anything is different for it.
+    pub fn act(&mut self, fault: &Fault) -> bool {
         let now = self.fabric.now();
         self.fabric.trace.note(now, &[60, number_of_shown(fault)], || format!("fault: {fault:?}"));
-        match fault {
-            Fault::Kill(node) => {
-                if self.nodes[*node].kill() {
-                    self.fabric.hang_up(Site::Node(*node));
-                }
-            }
-            Fault::PowerLoss(node) => {
-                self.nodes[*node].lose_power();
-                self.fabric.fall_silent(Site::Node(*node));
-            }
-            Fault::Start(node) => self.start(*node),
-            Fault::Stop(node) => self.stop(*node),
-            Fault::Pause { node, stops_clock } => self.nodes[*node].pause(now, *stops_clock),
-            Fault::Resume(node) => {
-                self.nodes[*node].resume(now);
-                self.nodes[*node].turn_at(now, &mut self.fabric.schedule);
-            }
-            Fault::LateTurn(node, span) => {
-                let state = &mut self.nodes[*node];
-                if state.begin_late_turn(now, *span) {
-                    state.turn_at(now + *span, &mut self.fabric.schedule);
-                }
-            }
-            Fault::Cut(cuts) => cuts.iter().for_each(|(from, to)| self.fabric.cut(*from, *to)),
-            Fault::Mend(cuts) => cuts.iter().for_each(|(from, to)| self.fabric.mend(*from, *to)),
+        let has_effect = match fault {
+            Fault::Kill(_)
+            | Fault::PowerLoss(_)
+            | Fault::Start(_)
+            | Fault::Stop(_)
+            | Fault::Pause { .. }
+            | Fault::Resume(_)
+            | Fault::LateTurn(..) => self.act_on_process(fault, now),
+            Fault::Cut(cuts) => cuts.iter().filter(|(from, to)| self.fabric.cut(*from, *to)).count() > 0,
+            Fault::Mend(cuts) => cuts.iter().filter(|(from, to)| self.fabric.mend(*from, *to)).count() > 0,
             Fault::Reset(one, other) => {
-                for wire in self.fabric.wires_between(*one, *other) {
-                    self.fabric.reset(wire);
-                }
+                let wires = self.fabric.wires_between(*one, *other);
+                wires.iter().for_each(|wire| self.fabric.reset(*wire));
+                !wires.is_empty()
             }
-            Fault::SlowDisk(node, span, by) => self.nodes[*node].machine.slow_down(now + span, *by),
             Fault::Lag(cuts, span, by) => {
                 cuts.iter().for_each(|(from, to)| self.fabric.network.lag(*from, *to, now + *span, *by));
+                !cuts.is_empty()
             }
-            Fault::FullDisk(node, bytes) => self.nodes[*node].machine.set_room(Some(*bytes)),
-            Fault::Room(node) => self.nodes[*node].machine.set_room(None),
+            Fault::SlowDisk(node, span, by) => {
+                self.nodes[*node].machine.slow_down(now + span, *by);
+                true
+            }
+            Fault::FullDisk(node, bytes) => {
+                self.nodes[*node].machine.set_room(Some(*bytes));
+                true
+            }
+            Fault::Room(node) => {
+                self.nodes[*node].machine.set_room(None);
+                true
+            }
             Fault::Rot(node) => self.rot(*node),
             Fault::Wipe(node) => self.wipe(*node),
-            Fault::ClockRate(site, drift_ppm) => self.change_clock(*site, *drift_ppm),
+            Fault::ClockRate(site, drift_ppm) => {
+                self.change_clock(*site, *drift_ppm);
+                true
+            }
             Fault::ClientCrash(client) => self.clients[*client].crash(&mut self.fabric),
             Fault::ClientStart(client) => self.start_client(*client),
-            Fault::ClientPause(client) => {
-                let stands = self.plan.defect == Some(Defect::ClientClockStands);
-                let state = &mut self.clients[*client];
-                state.is_paused = true;
-                if stands {
-                    state.clock.stop(now);
-                }
-            }
-            Fault::ClientResume(client) => {
-                let state = &mut self.clients[*client];
-                if std::mem::take(&mut state.is_paused) {
-                    state.clock.go_on(now);
-                    state.next_wake = None;
-                    self.fabric.schedule.at(now, Event::Wake { client: *client });
-                }
-            }
-        }
+            Fault::ClientPause(client) => self.pause_client(*client),
+            Fault::ClientResume(client) => self.resume_client(*client),
+        };
         self.look_at_leaders();
+        has_effect
     }
 
-    fn start(&mut self, node: usize) {
+    /// Those that a node's process feels at once.
+    fn act_on_process(&mut self, fault: &Fault, now: Moment) -> bool {
+        match *fault {
+            Fault::Kill(node) => {
+                let was_running = self.nodes[node].kill();
+                if was_running {
+                    self.fabric.hang_up(Site::Node(node));
+                }
+                was_running
+            }
+            Fault::PowerLoss(node) => {
+                let had_power = !self.nodes[node].is_without_power;
+                self.nodes[node].lose_power();
+                self.fabric.fall_silent(Site::Node(node));
+                had_power
+            }
+            Fault::Start(node) => self.start(node),
+            Fault::Stop(node) => self.stop(node),
+            Fault::Pause { node, stops_clock } => {
+                let has_gone_on = !self.nodes[node].is_paused && self.nodes[node].process.is_some();
+                self.nodes[node].pause(now, stops_clock);
+                has_gone_on
+            }
+            Fault::Resume(node) => {
+                let was_paused = self.nodes[node].is_paused;
+                self.nodes[node].resume(now);
+                self.nodes[node].turn_at(now, &mut self.fabric.schedule);
+                was_paused
+            }
+            Fault::LateTurn(node, span) => {
+                let state = &mut self.nodes[node];
+                let has_begun = state.begin_late_turn(now, span);
+                if has_begun {
+                    state.turn_at(now + span, &mut self.fabric.schedule);
+                }
+                has_begun
+            }
+            Fault::Cut(_)
+            | Fault::Mend(_)
+            | Fault::Reset(..)
+            | Fault::SlowDisk(..)
+            | Fault::Lag(..)
+            | Fault::FullDisk(..)
+            | Fault::Room(_)
+            | Fault::Rot(_)
+            | Fault::Wipe(_)
+            | Fault::ClockRate(..)
+            | Fault::ClientCrash(_)
+            | Fault::ClientStart(_)
+            | Fault::ClientPause(_)
+            | Fault::ClientResume(_) => false,
+        }
+    }
+
+    fn pause_client(&mut self, client: usize) -> bool {
+        let now = self.fabric.now();
+        let stands = self.plan.defect == Some(Defect::ClientClockStands);
+        let state = &mut self.clients[client];
+        let has_gone_on = state.is_running && !state.is_paused;
+        state.is_paused = true;
+        if stands {
+            state.clock.stop(now);
+        }
+        has_gone_on
+    }
+
+    fn resume_client(&mut self, client: usize) -> bool {
+        let now = self.fabric.now();
+        let state = &mut self.clients[client];
+        let was_paused = std::mem::take(&mut state.is_paused);
+        if was_paused {
+            state.clock.go_on(now);
+            state.next_wake = None;
+            self.fabric.schedule.at(now, Event::Wake { client });
+        }
+        was_paused
+    }
+
+    fn start(&mut self, node: usize) -> bool {
         let now = self.fabric.now();
         let state = &mut self.nodes[node];
         if state.process.is_some() {
-            return;
+            return false;
         }
         match state.start(&self.plan, now) {
             Ok(()) => {
@@ -138,6 +199,7 @@ impl World {
                 self.note_start(node);
                 self.fabric.disown(Site::Node(node));
                 self.nodes[node].turn_at(now, &mut self.fabric.schedule);
+                true
             }
             Err(refusal) => {
                 let is_explained = state.machine.explains_refusal(&refusal);
@@ -148,6 +210,7 @@ impl World {
                 } else {
                     self.judges.on_refused(Plan::node_id(node), &refusal.to_string());
                 }
+                false
             }
         }
     }
@@ -158,27 +221,30 @@ impl World {
         self.nodes[node].machine.harm().is_none() && harmed < (self.plan.nodes - 1) / 2
     }
 
-    fn rot(&mut self, node: usize) {
+    fn rot(&mut self, node: usize) -> bool {
         if !self.may_harm(node) {
-            return;
+            return false;
         }
-        if let Some(rot) = self.nodes[node].machine.rot() {
+        let rot = self.nodes[node].machine.rot();
+        if let Some(rot) = rot {
             let words = [61, node as u64, number_of_shown(&rot)];
             self.fabric.trace.note(self.fabric.schedule.now(), &words, || {
                 format!("node {node} rots: {} at {}, {:?}", rot.file, rot.offset, rot.batch)
             });
         }
+        rot.is_some()
     }
 
-    fn wipe(&mut self, node: usize) {
+    fn wipe(&mut self, node: usize) -> bool {
         if !self.may_harm(node) {
-            return;
+            return false;
         }
         self.act(&Fault::PowerLoss(node));
         let born = self.judges.each_cell().filter(|(_, judges)| judges.is_born).map(|(cell, _)| cell);
         let state = &mut self.nodes[node];
         state.lost_cells = born.collect();
         state.machine.wipe(&self.plan, node);
+        true
     }
 
     fn change_clock(&mut self, site: Site, drift_ppm: i64) {
@@ -202,6 +268,9 @@ impl World {
         for (cell, mirror) in &process.mirrors {
             self.judges.on_recovered(*cell, Plan::node_id(node), mirror);
         }
+        if process.has_hard_state {
+            self.judges.set(Mark::HardStateRead);
+        }
         let found = process.found;
         if self.nodes[node].machine.is_full() {
             self.judges.set(Mark::StartedFull);
@@ -214,25 +283,26 @@ impl World {
         }
     }
 
-    fn stop(&mut self, node: usize) {
+    fn stop(&mut self, node: usize) -> bool {
         let now = self.fabric.now();
         let state = &mut self.nodes[node];
-        let start = state.take_turn_start(now);
-        if state.is_paused {
-            return;
+        if state.is_paused || state.process.as_ref().is_none_or(Process::is_stopping) {
+            return false;
         }
-        let Some(process) = &mut state.process else { return };
+        let start = state.take_turn_start(now);
+        let Some(process) = &mut state.process else { return false };
         let mut around =
             Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
         process.stop(start.clock, &mut around);
         state.turn_at(now, &mut self.fabric.schedule);
+        true
     }
 
-    fn start_client(&mut self, client: usize) {
+    fn start_client(&mut self, client: usize) -> bool {
         let now = self.fabric.now();
         let old = &self.clients[client];
         if old.is_running {
-            return;
+            return false;
         }
         let (life, clock, cell) = (old.life + 1, old.clock.clone(), old.cell);
         self.clients[client] = Client::new(&self.plan, (client, cell), life, clock, now);
@@ -240,5 +310,6 @@ impl World {
             self.clients[client].hands.wind_down();
         }
         self.fabric.schedule.at(now, Event::Wake { client });
+        true
     }
 }

@@ -243,11 +243,12 @@ impl Client {
         }
     }
 
-    /// The process is gone, with all it knew.
-    pub(super) fn crash(&mut self, fabric: &mut Fabric) {
-        self.is_running = false;
+    /// The process is gone, with all it knew. Says whether there was one.
+    pub(super) fn crash(&mut self, fabric: &mut Fabric) -> bool {
+        let was_running = std::mem::replace(&mut self.is_running, false);
         self.inbox.clear();
         fabric.hang_up(Site::Client(self.place));
+        was_running
     }
 
     /// Whether everything that it asked for has its outcome, and the cell has answered what it withdrew.

@@ -142,8 +142,7 @@ impl World {
             self.outcasts.insert(whole[stream.place(whole.len())]);
         }
         for node in self.outcasts.clone() {
-            self.faults += 1;
-            match stream.below(5) {
+            let has_effect = match stream.below(5) {
                 0 => self.act(&Fault::Kill(node)),
                 1 => self.act(&Fault::PowerLoss(node)),
                 2 => self.act(&Fault::Pause { node, stops_clock: stream.percent(30) }),
@@ -151,9 +150,10 @@ impl World {
                     self.act(&Fault::Resume(node));
                     self.act(&Fault::Start(node));
                     let cuts = self.exile(node, &mut stream);
-                    self.act(&Fault::Cut(cuts));
+                    self.act(&Fault::Cut(cuts))
                 }
-            }
+            };
+            self.faults += u64::from(has_effect);
         }
     }
 

@@ -4,6 +4,8 @@
 //! Rot and lost disks do not end; the world sees to it that they stay on a minority. Deliberately absent: faults that no
 //! system could survive, such as disks that forget what they confirmed.
 
+use lockstep_wire::CellId;
+
 use super::network::Site;
 use super::plan::{FaultPlan, Plan};
 use super::schedule::{MS, Moment};
@@ -71,9 +73,13 @@ pub enum Fault {
 #[derive(Debug)]
 pub(super) struct Nemesis {
     stream: Stream,
+    /// What does not change when other faults come.
+    variety: Stream,
     plan: FaultPlan,
     nodes: usize,
+    cells: u16,
     clients: usize,
+    forgers: Vec<usize>,
     /// About a TTL, in ns: what is about that long is interesting.
     ttl: u64,
     drift_ppm_max: u64,
@@ -105,8 +111,11 @@ impl Nemesis {
     pub(super) fn new(plan: &Plan) -> Nemesis {
         Nemesis {
             stream: Stream::new(plan.seed, Concern::Fault, 0),
+            variety: Stream::new(plan.seed, Concern::Fault, 2),
             plan: plan.faults.clone(),
             nodes: plan.nodes,
+            cells: plan.cells,
+            forgers: (0..plan.forgers).map(|number| plan.forger_place(number)).collect(),
             clients: plan.workload.clients,
             ttl: u64::from(plan.workload.ttl_ms.1) * MS,
             drift_ppm_max: plan.drift_ppm_max,
@@ -121,6 +130,17 @@ impl Nemesis {
         self.is_birth = self.plan.births && now < BIRTH_SPAN;
         let mean = if self.is_birth { self.birth_gap_mean.min(mean) } else { mean };
         Some(self.stream.around(mean) + MS)
+    }
+
+    /// The cell whose leader the next fault is likelier to meet than other nodes.
+    pub(super) fn draw_cell(&mut self) -> CellId {
+        CellId(self.variety.one_of(&(0..self.cells).collect::<Vec<u16>>()))
+    }
+
+    /// A client's machine: that of the client, or of a forger.
+    fn draw_guest(&mut self, client: usize) -> Site {
+        let is_forger = !self.forgers.is_empty() && self.variety.percent(25);
+        Site::Client(if is_forger { self.variety.one_of(&self.forgers) } else { client })
     }
 
     /// The next fault and what ends it how much later. `leader` is a node that leads at the moment.
@@ -152,11 +172,9 @@ impl Nemesis {
                 (Fault::Cut(cuts.clone()), Some((span, Fault::Mend(cuts))))
             }
             Kind::Reset => {
-                let other = if stream.percent(50) {
-                    Site::Client(client)
-                } else {
-                    Site::Node(stream.place(self.nodes))
-                };
+                let is_guest = stream.percent(50);
+                let other = Site::Node(stream.place(self.nodes));
+                let other = if is_guest || self.nodes == 1 { self.draw_guest(client) } else { other };
                 (Fault::Reset(Site::Node(node), other), None)
             }
             Kind::SlowDisk => {
@@ -226,12 +244,30 @@ impl Nemesis {
         .collect()
     }
 
-    /// Cuts of one shape: alone, one way, in two halves, in two halves with a bridge, or from a client.
+    /// Cuts between clients and nodes: of one node or of all, in both directions or in one.
+    fn draw_guest_cuts(&mut self, node: usize, client: usize) -> Cuts {
+        let guest = self.draw_guest(client);
+        let nodes = if self.variety.percent(50) { node..node + 1 } else { 0..self.nodes };
+        let shape = self.variety.below(4);
+        let mut cuts = Cuts::new();
+        for node in nodes.map(Site::Node) {
+            match shape {
+                0 => cuts.push((node, guest)),
+                1 => cuts.push((guest, node)),
+                _ => cut_both(&mut cuts, node, guest),
+            }
+        }
+        cuts
+    }
+
+    /// Cuts of one shape: alone, one way, in two halves, in two halves with a bridge, or from clients. A single node has
+    /// only clients to be cut from.
     fn draw_cuts(&mut self, node: usize, client: usize) -> Cuts {
         let others: Vec<usize> = (0..self.nodes).filter(|other| *other != node).collect();
         let stream = &mut self.stream;
         let mut cuts = Cuts::new();
-        match stream.below(5) {
+        let shape = stream.below(5);
+        match if self.nodes == 1 { 4 } else { shape } {
             0 => {
                 for other in others {
                     cut_both(&mut cuts, Site::Node(node), Site::Node(other));
@@ -257,7 +293,7 @@ impl Nemesis {
                     }
                 }
             }
-            _ => cut_both(&mut cuts, Site::Node(node), Site::Client(client)),
+            _ => return self.draw_guest_cuts(node, client),
         }
         cuts
     }
@@ -267,4 +303,50 @@ impl Nemesis {
 pub fn cut_both(cuts: &mut Cuts, one: Site, other: Site) {
     cuts.push((one, other));
     cuts.push((other, one));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cuts_of(change: impl Fn(&mut Plan)) -> Vec<Cuts> {
+        let mut plan = Plan::quiet(1);
+        change(&mut plan);
+        plan.faults = FaultPlan { gap_mean: Some(MS), cuts: true, ..FaultPlan::default() };
+        let mut nemesis = Nemesis::new(&plan);
+        let draws = (0..500).filter_map(|_| nemesis.draw(None));
+        draws
+            .map(|(fault, _)| match fault {
+                Fault::Cut(cuts) => cuts,
+                other => panic!("only cuts exist: {other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn clients_are_cut_from_one_node_and_from_all_in_one_direction_and_in_both() {
+        let all = cuts_of(|plan| plan.forgers = 1);
+        let of_guests = |length: usize| {
+            let is_it = move |cuts: &&Cuts| {
+                cuts.len() == length && cuts.iter().all(|(from, to)| is_guest(*from) || is_guest(*to))
+            };
+            all.iter().filter(is_it).count()
+        };
+        for length in [1, 2, 3, 6] {
+            assert!(of_guests(length) > 5, "{length}: {}", of_guests(length));
+        }
+        let forger = Site::Client(Plan { forgers: 1, ..Plan::quiet(1) }.forger_place(0));
+        assert!(all.iter().flatten().any(|(from, _)| *from == forger));
+    }
+
+    #[test]
+    fn a_single_node_has_only_clients_to_be_cut_from() {
+        let all = cuts_of(|plan| plan.nodes = 1);
+        assert!(all.iter().all(|cuts| !cuts.is_empty()));
+        assert!(all.iter().flatten().all(|(from, to)| is_guest(*from) || is_guest(*to)));
+    }
+
+    fn is_guest(site: Site) -> bool {
+        matches!(site, Site::Client(_))
+    }
 }

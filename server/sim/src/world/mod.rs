@@ -98,6 +98,8 @@ pub struct World {
     /// Nodes that stay out of order when everything else is mended.
     outcasts: BTreeSet<usize>,
     is_winding_down: bool,
+    /// Cells that two nodes lead.
+    contested: BTreeSet<CellId>,
     faults: u64,
     endings: u64,
     handled: u64,
@@ -123,7 +125,7 @@ impl World {
             .chain((0..plan.cells).map(|cell| visit::absent(&plan, CellId(cell))))
             .collect();
         let mut nemesis = Nemesis::new(&plan);
-        let forger = |number| Forger::new(&plan, plan.workload.clients + number, clients.len() + number);
+        let forger = |number| Forger::new(&plan, plan.workload.clients + number, plan.forger_place(number));
         let forgers: Vec<Forger> = (0..plan.forgers).map(forger).collect();
         for node in 0..plan.nodes {
             let wait = if plan.start_mean > 0 { drifts.around(plan.start_mean) } else { 0 };
@@ -146,6 +148,7 @@ impl World {
             is_calm: false,
             outcasts: BTreeSet::new(),
             is_winding_down: false,
+            contested: BTreeSet::new(),
             faults: 0,
             endings: 0,
             handled: 0,
@@ -312,8 +315,21 @@ impl World {
     fn look_at_leaders(&mut self) {
         let now = self.fabric.now();
         for cell in (0..self.plan.cells).map(CellId) {
+            self.look_for_two_leaders(cell);
             let serving = self.serving(cell);
             self.judges.cell(cell).lateness.on_look(now, serving);
+        }
+    }
+
+    /// An office that is held twice is noted when it becomes so.
+    fn look_for_two_leaders(&mut self, cell: CellId) {
+        let leads = |node: &&Node| {
+            node.cell(cell).is_some_and(|cell| cell.raft().is_leader() && cell.raft().is_serving())
+        };
+        if self.nodes.iter().filter(leads).count() < 2 {
+            self.contested.remove(&cell);
+        } else if self.contested.insert(cell) {
+            self.judges.set(Mark::TwoLeaders);
         }
     }
 

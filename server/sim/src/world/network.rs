@@ -412,15 +412,15 @@ impl Fabric {
         state.is_some_and(|state| self.network.is_cut(state.site(to.other()), state.site(to)))
     }
 
-    /// Nothing gets through in this direction from now on.
-    pub fn cut(&mut self, from: Site, to: Site) {
-        self.network.cut.insert((from, to));
+    /// Nothing gets through in this direction from now on. Says whether it did.
+    pub fn cut(&mut self, from: Site, to: Site) -> bool {
+        self.network.cut.insert((from, to))
     }
 
-    /// What was held back in this direction arrives, and more gets through.
-    pub fn mend(&mut self, from: Site, to: Site) {
+    /// What was held back in this direction arrives, and more gets through. Says whether it was cut.
+    pub fn mend(&mut self, from: Site, to: Site) -> bool {
         if !self.network.cut.remove(&(from, to)) {
-            return;
+            return false;
         }
         for (wire, end) in self.network.wires_of(to) {
             if self.network.site(wire, end.other()).is_none_or(|(site, _)| site != from) {
@@ -431,6 +431,7 @@ impl Fabric {
                 self.convey(wire, end, parcel);
             }
         }
+        true
     }
 
     /// Every link gets through again.

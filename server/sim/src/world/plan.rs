@@ -239,6 +239,11 @@ impl Plan {
         CellId(u16::try_from(client).expect("clients are few") % self.cells)
     }
 
+    /// The place of a forger: behind the clients and the visitors of the cells.
+    pub(super) fn forger_place(&self, number: usize) -> usize {
+        self.workload.clients + usize::from(self.cells) + number
+    }
+
     pub(super) fn cluster(&self) -> ClusterId {
         ClusterId(Stream::new(self.seed, Concern::Identity, u64::MAX).bytes_16())
     }

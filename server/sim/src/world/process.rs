@@ -69,6 +69,8 @@ pub(super) struct Process {
     pub(super) incarnation: lockstep_wire::Incarnation,
     /// The log as the start has found it.
     pub(super) found: Inspection,
+    /// The log held a term and a vote of an earlier life.
+    pub(super) has_hard_state: bool,
     defect: Option<Defect>,
     pub(super) cells: BTreeMap<CellId, Cell>,
     log: Log,
@@ -134,6 +136,7 @@ impl Process {
         let mut mirrors: BTreeMap<CellId, Mirror> =
             configs.iter().map(|config| (config.cell, Mirror::new())).collect();
         let mut manifests = BTreeMap::new();
+        let mut has_hard_state = false;
         let salt = machine.identity.next_u64();
         let opened = Log::open(&mut machine.disk, &superblock, ShardId(0), salt, &mut |_, record| {
             let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
@@ -141,6 +144,7 @@ impl Process {
             if head.kind == RecordKind::Manifest {
                 manifests.insert(record.cell, record.payload.to_vec());
             }
+            has_hard_state |= head.kind == RecordKind::HardState;
             let is_forgotten =
                 plan.defect == Some(Defect::HardStateForgotten) && head.kind == RecordKind::HardState;
             if let Some(restore) = restores.get_mut(&record.cell).filter(|_| !is_forgotten) {
@@ -170,6 +174,7 @@ impl Process {
             },
             incarnation: superblock.incarnation,
             found,
+            has_hard_state,
             defect: plan.defect,
             cells,
             log,

@@ -47,6 +47,9 @@ impl Judges {
                 judges.acknowledge(judges.acknowledgements.on_opened(*session))
             }
             (Asked::Attaching(used), Reply::Attached(rows)) => {
+                if rows.iter().any(|row| row.status == Status::OutcomeUnknown) {
+                    self.set(Mark::ConfirmationHeldOff);
+                }
                 rows.iter().try_for_each(|row| self.cell(cell).judge_attached(&row, used))
             }
             (Asked::Beating, Reply::KeptAlive(rows)) => rows.iter().try_for_each(|row| {

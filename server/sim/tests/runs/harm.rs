@@ -4,6 +4,7 @@
 use lockstep_sim::mark::Mark;
 use lockstep_sim::world::World;
 use lockstep_sim::world::fault::Fault;
+use lockstep_sim::world::network::Site;
 use lockstep_sim::world::plan::Plan;
 use lockstep_sim::world::schedule::MS;
 use lockstep_sim::world::trace::Trace;
@@ -208,4 +209,22 @@ fn a_link_that_only_one_end_has_given_up_comes_up_again() {
         assert!(world.is_running(follower), "seed {seed}");
         rest(world);
     }
+}
+
+#[test]
+fn a_fault_says_whether_it_changed_anything() {
+    let mut world = World::new(Plan::quiet(1), Trace::silent());
+    let cuts = vec![(Site::Node(0), Site::Client(0))];
+    let twice = |world: &mut World, fault: &Fault| [world.act(fault), world.act(fault)];
+    assert!(world.act(&Fault::Start(0)));
+    for fault in [Fault::Pause { node: 0, stops_clock: true }, Fault::Resume(0), Fault::Stop(0)] {
+        assert_eq!(twice(&mut world, &fault), [true, false], "{fault:?}");
+    }
+    for fault in [Fault::Kill(0), Fault::PowerLoss(0), Fault::ClientPause(0), Fault::ClientResume(0)] {
+        assert_eq!(twice(&mut world, &fault), [true, false], "{fault:?}");
+    }
+    assert_eq!(twice(&mut world, &Fault::Cut(cuts.clone())), [true, false]);
+    assert_eq!(twice(&mut world, &Fault::Mend(cuts)), [true, false]);
+    assert!(!world.act(&Fault::Reset(Site::Node(0), Site::Node(0))));
+    assert_eq!(twice(&mut world, &Fault::ClientCrash(0)), [true, false]);
 }

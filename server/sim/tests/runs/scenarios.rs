@@ -71,7 +71,9 @@ fn a_stalled_leader_ends_no_session_when_it_goes_on() {
                 assert_ne!(leader(&mut world), old, "seed {seed}");
                 world.act(&Fault::Resume(old));
             }
-            _ => world.act(&Fault::LateTurn(old, 3_500 * MS)),
+            _ => {
+                world.act(&Fault::LateTurn(old, 3_500 * MS));
+            }
         }
         pass(&mut world, 8_000);
         assert_eq!(world.summary().endings, 0, "seed {seed}: every client beats");
@@ -145,7 +147,7 @@ fn leaders_that_change_and_change_again_keep_nobody_alive_who_is_dead_and_end_no
                 0 => world.act(&Fault::Kill(old)),
                 1 => world.act(&Fault::Pause { node: old, stops_clock: round % 2 == 0 }),
                 _ => world.act(&Fault::LateTurn(old, 1_500 * MS)),
-            }
+            };
             pass(&mut world, 1_700);
             world.act(&Fault::Start(old));
             world.act(&Fault::Resume(old));
