@@ -153,11 +153,13 @@ impl Cell {
             self.tenure.reaping = self.propose_own(&Command::Reap, now, fx);
         }
         if self.tenure.draining.is_none() && self.tenure.ending.is_none() && self.leases.notice() {
+            if mutant::is(Mutant::ExpireWithoutDrain) {
+                self.expire(now, fx);
+                self.log_silence(now, fx);
+                return;
+            }
             let drain = self.drain(fx);
             self.tenure.draining = Some(drain);
-            if mutant::is(Mutant::ExpireWithoutDrain) {
-                self.on_drained(drain, now, fx);
-            }
         }
     }
 

@@ -2,13 +2,16 @@
 //!
 //! Invariant checked when the first replica applies an entry, which is before anybody is told of it: more than half of
 //! the members have it on their disks, as the disks and not the replicas say. It knows what disks have confirmed and
-//! which entries truncations took away. Deliberately absent: disks that confirm and forget.
+//! which entries truncations took away. And what a disk has confirmed, entries, term and vote, a start over it finds again, unless
+//! the disk was lost. Deliberately absent: disks that confirm and forget.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_wire::{LogIndex, NodeId, Term};
 
 use super::{Verdict, violated};
+
+const KEPT: &str = "what a disk has confirmed survives (contract 8)";
 
 /// The disks under the replicas of one cell.
 #[derive(Debug)]
@@ -16,12 +19,24 @@ pub struct Disks {
     members: usize,
     /// The terms of the entries that each disk holds, from index 1.
     durable: BTreeMap<NodeId, Vec<Term>>,
+    /// What disks held that were lost: others may have relied on it.
+    lost: BTreeMap<NodeId, Vec<Term>>,
+    ballots: BTreeMap<NodeId, Ballot>,
+}
+
+/// A member's term, and whom it voted for in it; nobody is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ballot {
+    /// The term.
+    pub term: Term,
+    /// The number of the node.
+    pub vote: u16,
 }
 
 impl Disks {
     /// Empty disks of so many members.
     pub fn new(members: usize) -> Disks {
-        Disks { members, durable: BTreeMap::new() }
+        Disks { members, durable: BTreeMap::new(), lost: BTreeMap::new(), ballots: BTreeMap::new() }
     }
 
     /// A disk has confirmed an entry.
@@ -38,14 +53,47 @@ impl Disks {
         self.durable.entry(node).or_default().truncate(place(from));
     }
 
-    /// A process has started, and this is what its disk holds. What it had confirmed and has lost since (a wiped directory)
-    /// it had when others relied on it.
-    pub fn on_recovered(&mut self, node: NodeId, terms: impl Iterator<Item = Term>) {
+    /// A disk has confirmed a term and a vote.
+    pub fn on_ballot_durable(&mut self, node: NodeId, ballot: Ballot) {
+        self.ballots.insert(node, ballot);
+    }
+
+    /// A disk is lost, and another one in its place.
+    pub fn on_lost(&mut self, node: NodeId) {
+        let held = self.durable.remove(&node).unwrap_or_default();
+        self.lost.insert(node, held);
+        self.ballots.remove(&node);
+    }
+
+    /// A process has started, and this is what its disk holds.
+    ///
+    /// # Errors
+    /// Something that it has confirmed is not there.
+    pub fn on_recovered(
+        &mut self,
+        node: NodeId,
+        terms: impl Iterator<Item = Term>,
+        ballot: Ballot,
+    ) -> Verdict {
         let held: Vec<Term> = terms.collect();
-        let known = self.durable.entry(node).or_default();
-        if !known.starts_with(&held) {
-            *known = held;
+        let known = self.durable.get(&node).map_or(&[][..], Vec::as_slice);
+        if !held.starts_with(known) {
+            let same = known.iter().zip(&held).take_while(|(known, held)| known == held).count();
+            let (known, held) = (known.len(), held.len());
+            return violated(
+                KEPT,
+                format!("node {node} confirmed {known} entries and starts with {held}, alike up to {same}"),
+            );
         }
+        let promised = self.ballots.get(&node).copied().unwrap_or_default();
+        let is_kept = ballot.term > promised.term
+            || ballot.term == promised.term && [0, ballot.vote].contains(&promised.vote);
+        if !is_kept {
+            return violated(KEPT, format!("node {node} confirmed {promised:?} and starts with {ballot:?}"));
+        }
+        self.durable.insert(node, held);
+        self.ballots.insert(node, ballot);
+        Ok(())
     }
 
     /// An entry is taken to be committed.
@@ -53,11 +101,15 @@ impl Disks {
     /// # Errors
     /// It is on half of the disks at most.
     pub fn on_committed(&self, index: LogIndex, term: Term) -> Verdict {
-        let holders = || self.durable.iter().filter(|(_, held)| held.get(place(index)) == Some(&term));
-        if holders().count() * 2 > self.members {
+        let holders = || {
+            let all = self.durable.iter().chain(&self.lost);
+            let with = all.filter(|(_, held)| held.get(place(index)) == Some(&term));
+            with.map(|(node, _)| *node).collect::<BTreeSet<NodeId>>()
+        };
+        if holders().len() * 2 > self.members {
             return Ok(());
         }
-        let holders: Vec<NodeId> = holders().map(|(node, _)| *node).collect();
+        let holders = holders();
         violated(
             "what is committed is on a majority of disks (contract 1)",
             format!("entry {index} of term {term} is applied, and is on the disks of {holders:?} alone"),
@@ -92,9 +144,41 @@ mod tests {
         }
         disks.on_truncated(NodeId(1), LogIndex(1));
         assert!(disks.on_committed(LogIndex(1), Term(1)).is_err());
-        disks.on_recovered(NodeId(3), [Term(1)].into_iter());
+        disks.on_recovered(NodeId(3), [Term(1)].into_iter(), Ballot::default()).unwrap();
         assert!(disks.on_committed(LogIndex(1), Term(1)).is_ok());
-        disks.on_recovered(NodeId(2), std::iter::empty());
+        disks.on_lost(NodeId(2));
+        disks.on_recovered(NodeId(2), std::iter::empty(), Ballot::default()).unwrap();
         assert!(disks.on_committed(LogIndex(1), Term(1)).is_ok(), "it had confirmed it");
+    }
+
+    #[test]
+    fn a_log_that_comes_back_shorter_than_it_was_confirmed_is_seen() {
+        let mut disks = Disks::new(3);
+        for index in [1, 2, 3] {
+            disks.on_durable(NodeId(1), LogIndex(index), Term(1));
+        }
+        let recovered = |disks: &mut Disks, terms: &[u64]| {
+            disks.on_recovered(NodeId(1), terms.iter().copied().map(Term), Ballot::default())
+        };
+        assert!(recovered(&mut disks, &[1, 1]).is_err());
+        assert!(recovered(&mut disks, &[1, 1, 2]).is_err());
+        assert!(recovered(&mut disks, &[1, 1, 1, 2]).is_ok(), "what was on its way may have come");
+        disks.on_truncated(NodeId(1), LogIndex(2));
+        assert!(recovered(&mut disks, &[1]).is_ok());
+    }
+
+    #[test]
+    fn a_vote_that_comes_back_otherwise_is_seen() {
+        let mut disks = Disks::new(3);
+        let ballot = |term, vote| Ballot { term: Term(term), vote };
+        let mut recovered = |found| {
+            disks.on_ballot_durable(NodeId(1), ballot(2, 3));
+            disks.on_recovered(NodeId(1), std::iter::empty(), found)
+        };
+        assert!(recovered(ballot(1, 1)).is_err());
+        assert!(recovered(ballot(2, 0)).is_err());
+        assert!(recovered(ballot(2, 1)).is_err());
+        assert!(recovered(ballot(2, 3)).is_ok());
+        assert!(recovered(ballot(3, 0)).is_ok(), "a newer one may have been on its way");
     }
 }

@@ -106,9 +106,8 @@ impl Tokens {
                 format!("a floor of {floor} is shown for {resource:?}, and {before} had been told of before"),
             );
         }
-        if let Some(name) = self.names.get_mut(resource) {
-            name.greatest = name.greatest.max(floor);
-        }
+        let name = self.names.entry(resource.clone()).or_default();
+        name.greatest = name.greatest.max(floor);
         Ok(())
     }
 }
@@ -188,6 +187,15 @@ mod tests {
         assert!(tokens.on_floor(&resource(), FencingToken(9), FencingToken(5)).is_ok());
         let floor = tokens.floor(&resource());
         assert!(tokens.on_granted(&told(2, 8, floor.0)).is_err());
+    }
+
+    #[test]
+    fn a_floor_that_was_shown_before_any_grant_binds_the_first_one() {
+        let mut tokens = Tokens::default();
+        assert!(tokens.on_floor(&resource(), FencingToken(9), FencingToken(0)).is_ok());
+        assert_eq!(tokens.floor(&resource()), FencingToken(9));
+        assert!(tokens.on_granted(&told(1, 9, 9)).is_err());
+        assert!(tokens.on_granted(&told(1, 10, 9)).is_ok());
     }
 
     #[test]

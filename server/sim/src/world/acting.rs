@@ -244,6 +244,7 @@ impl World {
         let state = &mut self.nodes[node];
         state.lost_cells = born.collect();
         state.machine.wipe(&self.plan, node);
+        self.judges.on_disk_lost(Plan::node_id(node));
         true
     }
 
@@ -266,7 +267,8 @@ impl World {
     fn note_start(&mut self, node: usize) {
         let Some(process) = &self.nodes[node].process else { return };
         for (cell, mirror) in &process.mirrors {
-            self.judges.on_recovered(*cell, Plan::node_id(node), mirror);
+            let ballot = process.ballots.get(cell).copied().unwrap_or_default();
+            self.judges.on_recovered(*cell, Plan::node_id(node), mirror, ballot);
         }
         if process.has_hard_state {
             self.judges.set(Mark::HardStateRead);

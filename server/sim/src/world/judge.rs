@@ -11,17 +11,17 @@ use lockstep_core::{Cell, RecordHead};
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::Request;
-use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, SessionId, Term};
+use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, Nonce, SessionId, Term};
 
 use crate::mark::{Lookout, Mark, Marks};
-use crate::oracle::beat::Beats;
+use crate::oracle::beat::{Beats, ServerLife};
 use crate::oracle::commitment::Commitment;
 use crate::oracle::durability::Acknowledgements;
 use crate::oracle::election::Elections;
 use crate::oracle::exclusion::Resources;
 use crate::oracle::lateness::Lateness;
 use crate::oracle::line::Lines;
-use crate::oracle::majority::Disks;
+use crate::oracle::majority::{Ballot, Disks};
 use crate::oracle::matching::Matching;
 use crate::oracle::once::Once;
 use crate::oracle::orphan::Orphans;
@@ -164,9 +164,16 @@ impl Judges {
         self.take(verdict);
     }
 
+    /// A node's disk is lost.
+    pub(super) fn on_disk_lost(&mut self, node: NodeId) {
+        self.cells.values_mut().for_each(|judges| judges.disks.on_lost(node));
+    }
+
     /// A replica has started over what its disk held.
-    pub(super) fn on_recovered(&mut self, id: CellId, node: NodeId, mirror: &Mirror) {
-        self.cell(id).disks.on_recovered(node, mirror.iter().map(|(term, _)| *term));
+    pub(super) fn on_recovered(&mut self, id: CellId, node: NodeId, mirror: &Mirror, ballot: Ballot) {
+        let terms = mirror.iter().map(|(term, _)| *term);
+        let verdict = self.cell(id).disks.on_recovered(node, terms, ballot);
+        self.take(verdict);
         let mut prev_term = Term(0);
         for ((term, payload), index) in mirror.iter().zip(1..) {
             let payload = number_of(payload);
@@ -237,13 +244,13 @@ impl Judges {
     }
 
     /// A replica leads.
-    pub(super) fn on_leading(&mut self, id: CellId, node: NodeId, term: Term, mirror: &Mirror) {
+    pub(super) fn on_leading(&mut self, id: CellId, by: ServerLife, term: Term, mirror: &Mirror) {
         let judges = self.cell(id);
         let own = |index: LogIndex| {
             let at = usize::try_from(index.0 - 1).ok()?;
             mirror.get(at).map(|(term, _)| *term)
         };
-        let verdict = judges.elections.on_leading(node, term, &judges.commitment, own);
+        let verdict = judges.elections.on_leading(by, term, &judges.commitment, own);
         self.take(verdict);
     }
 
@@ -310,6 +317,11 @@ impl Judges {
         for session in kept_alive_by(request, |nonce| judges.twins.model().session_by_nonce(nonce)) {
             judges.lateness.on_heard(session, now);
         }
+    }
+
+    /// The live session that a nonce has opened, as far as anybody has applied.
+    pub(super) fn session_by_nonce(&self, cell: CellId, nonce: &Nonce) -> Option<SessionId> {
+        self.cells.get(&cell)?.twins.model().session_by_nonce(nonce)
     }
 
     /// A replica sends a frame to a client.

@@ -31,6 +31,7 @@ mod workload;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lockstep_core::Time;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::{CellId, Epoch};
 
@@ -429,9 +430,11 @@ impl World {
 
     /// Hands something to a node's process, which looks at it in its next turn.
     fn give(&mut self, node: usize, arrival: Arrival) {
+        let now = self.fabric.now();
+        let clock = Time(self.nodes[node].clock.read(now));
         if let Some(process) = &mut self.nodes[node].process {
-            process.take_in(arrival);
-            let at = self.fabric.now() + LOOP_LATENCY;
+            process.take_in(arrival, clock);
+            let at = now + LOOP_LATENCY;
             self.nodes[node].turn_at(at, &mut self.fabric.schedule);
         }
     }

@@ -26,6 +26,7 @@ use super::schedule::Event;
 use super::socket::{Connection, Link};
 use super::trace::number_of_shown;
 use crate::mark::Mark;
+use crate::oracle::majority::Ballot;
 
 /// How often a disk that was full is tried again.
 const SPACE_PAUSE: Span = Span::from_ms(1_000);
@@ -77,6 +78,10 @@ pub(super) struct Process {
     appended: VecDeque<(Lsn, CellId, AppendId)>,
     /// Entries on their way to the disk.
     landing: VecDeque<(Lsn, CellId, LogIndex, Term)>,
+    /// Terms and votes likewise.
+    voting: VecDeque<(Lsn, CellId, Ballot)>,
+    /// Terms and votes as the start has found them.
+    pub(super) ballots: BTreeMap<CellId, Ballot>,
     reads: BTreeMap<ReadId, LogIndex>,
     refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
     pub(super) mirrors: BTreeMap<CellId, Mirror>,
@@ -96,7 +101,8 @@ pub(super) struct Process {
     durable_then: Lsn,
     /// The newest term in which it has led each cell.
     led: BTreeMap<CellId, Term>,
-    inbox: VecDeque<Arrival>,
+    /// What has come, and what the clock showed then.
+    inbox: VecDeque<(Arrival, Time)>,
     /// Arrivals handed out so far; those in the inbox are numbered from here on.
     handed_out: u64,
     /// The most arrivals that one turn hands out.
@@ -137,6 +143,7 @@ impl Process {
             configs.iter().map(|config| (config.cell, Mirror::new())).collect();
         let mut manifests = BTreeMap::new();
         let mut has_hard_state = false;
+        let mut ballots = BTreeMap::new();
         let salt = machine.identity.next_u64();
         let opened = Log::open(&mut machine.disk, &superblock, ShardId(0), salt, &mut |_, record| {
             let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
@@ -145,6 +152,9 @@ impl Process {
                 manifests.insert(record.cell, record.payload.to_vec());
             }
             has_hard_state |= head.kind == RecordKind::HardState;
+            if head.kind == RecordKind::HardState {
+                ballots.insert(record.cell, ballot_of(head, record.payload));
+            }
             let is_forgotten =
                 plan.defect == Some(Defect::HardStateForgotten) && head.kind == RecordKind::HardState;
             if let Some(restore) = restores.get_mut(&record.cell).filter(|_| !is_forgotten) {
@@ -180,6 +190,8 @@ impl Process {
             log,
             appended: VecDeque::new(),
             landing: VecDeque::new(),
+            voting: VecDeque::new(),
+            ballots,
             reads: BTreeMap::new(),
             refused_reads: VecDeque::new(),
             mirrors,
@@ -209,8 +221,8 @@ impl Process {
     }
 
     /// Something has come; the next turns hand it out.
-    pub(super) fn take_in(&mut self, arrival: Arrival) {
-        self.inbox.push_back(arrival);
+    pub(super) fn take_in(&mut self, arrival: Arrival, clock: Time) {
+        self.inbox.push_back((arrival, clock));
     }
 
     /// What has come so far, handed out or not.
@@ -222,7 +234,12 @@ impl Process {
     pub(super) fn unread(&self, cell: CellId) -> impl Iterator<Item = &Arrival> {
         let noticed = self.noticed.get(&cell).copied().unwrap_or_default();
         let count = usize::try_from(noticed.saturating_sub(self.handed_out)).expect("an inbox is short");
-        self.inbox.iter().take(count)
+        self.inbox.iter().take(count).map(|(arrival, _)| arrival)
+    }
+
+    /// What has come and was not handed out, each with what the clock showed then.
+    pub(super) fn inbox(&self) -> impl Iterator<Item = &(Arrival, Time)> {
+        self.inbox.iter()
     }
 
     /// Whether an orderly stop has begun.
@@ -239,7 +256,7 @@ impl Process {
         };
         let end = end.min(self.handed_out.saturating_add(self.arrivals_max));
         while self.handed_out < end
-            && let Some(arrival) = self.inbox.pop_front()
+            && let Some((arrival, _)) = self.inbox.pop_front()
         {
             self.handed_out += 1;
             self.on_arrival(arrival, around);
@@ -315,7 +332,7 @@ impl Process {
             around.judges.on_stepped(id, node, before, cell, mirror);
             let term = cell.raft().term();
             if cell.raft().is_leader() && self.led.insert(id, term) != Some(term) {
-                around.judges.on_leading(id, node, term, mirror);
+                around.judges.on_leading(id, (node, self.life), term, mirror);
             }
         }
         if self.defect == Some(Defect::DrainWithoutInput) {
@@ -353,7 +370,7 @@ impl Process {
             }
             Effect::Reply { connection: ConnectionId(wire), frame } => {
                 around.judges.on_said(cell, &bytes[frame.clone()], around.fabric.now());
-                self.note_promises(cell, &bytes[frame.clone()], around);
+                self.note_promises(cell, *wire, &bytes[frame.clone()], around);
                 self.write(Some(WireId(*wire)), &bytes[frame.clone()]);
             }
             Effect::ReadLog { first, last, bytes_max } => {
@@ -447,7 +464,8 @@ impl Process {
                 self.landing.retain(|(_, of, index, _)| *of != cell || *index < head.index);
                 around.judges.cell(cell).disks.on_truncated(node, head.index);
             }
-            RecordKind::HardState | RecordKind::Manifest | RecordKind::Born | RecordKind::SnapshotMark => {}
+            RecordKind::HardState => self.voting.push_back((lsn, cell, ballot_of(head, payload))),
+            RecordKind::Manifest | RecordKind::Born | RecordKind::SnapshotMark => {}
         }
     }
 
@@ -461,6 +479,12 @@ impl Process {
         {
             self.landing.pop_front();
             around.judges.cell(cell).disks.on_durable(self.identity.node, index, term);
+        }
+        while let Some((lsn, cell, ballot)) = self.voting.front().copied()
+            && lsn <= self.log.durable()
+        {
+            self.voting.pop_front();
+            around.judges.cell(cell).disks.on_ballot_durable(self.identity.node, ballot);
         }
         let durable = match self.defect {
             Some(Defect::DurableBeforeWritten) => self.log.appended(),
@@ -572,6 +596,12 @@ impl Process {
         let event = Event::DiskDone { node: self.place, life: self.life, ticket };
         around.fabric.schedule.after(delay, event);
     }
+}
+
+/// The term and the vote of a record.
+fn ballot_of(head: RecordHead, payload: &[u8]) -> Ballot {
+    let vote = payload.try_into().expect("a hard state names a node in two bytes");
+    Ballot { term: head.term, vote: u16::from_le_bytes(vote) }
 }
 
 /// What is left of term and vote when only the entries are read back.
