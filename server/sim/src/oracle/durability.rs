@@ -5,10 +5,11 @@
 //! knows what committed entries told, word by word. Deliberately absent: what no client was told.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use lockstep_core::table::{Answer, Outcome};
 use lockstep_wire::reply::EndReason;
-use lockstep_wire::{LogIndex, SessionId};
+use lockstep_wire::{FencingToken, LogIndex, SessionId};
 
 use super::once::{RequestKey, says_the_same};
 use super::{Violation, violated};
@@ -20,9 +21,29 @@ const RULE: &str = "nothing acknowledged is lost (contract 8)";
 pub struct Acknowledgements {
     applied: LogIndex,
     opened: BTreeMap<SessionId, LogIndex>,
-    ended: BTreeMap<SessionId, (LogIndex, EndReason)>,
+    ended: BTreeMap<SessionId, Ended>,
+    /// Holds that have ended, by the acquire that left last.
+    lost: BTreeMap<RequestKey, Lost>,
     /// Each answer once, with the first entry that gave it.
     answers: BTreeMap<RequestKey, Vec<(LogIndex, Answer)>>,
+}
+
+/// The end of a session.
+#[derive(Debug)]
+struct Ended {
+    index: LogIndex,
+    reason: EndReason,
+    released_total: u32,
+    released: Vec<Arc<str>>,
+}
+
+/// The end of a hold.
+#[derive(Debug)]
+struct Lost {
+    index: LogIndex,
+    name: Arc<str>,
+    token: FencingToken,
+    reason: EndReason,
 }
 
 /// The entry that a told word comes from.
@@ -37,8 +58,17 @@ impl Acknowledgements {
                 Outcome::Opened { session, .. } => {
                     self.opened.entry(*session).or_insert(index);
                 }
-                Outcome::SessionEnded { session, reason, .. } => {
-                    self.ended.entry(*session).or_insert((index, *reason));
+                Outcome::SessionEnded { session, reason, released_total, released } => {
+                    self.ended.entry(*session).or_insert_with(|| Ended {
+                        index,
+                        reason: *reason,
+                        released_total: *released_total,
+                        released: released.clone(),
+                    });
+                }
+                Outcome::HoldEnded { session, acquire_id, name, token, reason } => {
+                    let lost = Lost { index, name: Arc::clone(name), token: *token, reason: *reason };
+                    self.lost.insert((*session, *acquire_id), lost);
                 }
                 Outcome::Reply { session, request_id, answer } => {
                     let known = self.answers.entry((*session, *request_id)).or_default();
@@ -46,8 +76,7 @@ impl Acknowledgements {
                         known.push((index, *answer));
                     }
                 }
-                Outcome::HoldEnded { .. }
-                | Outcome::OpenRefused { .. }
+                Outcome::OpenRefused { .. }
                 | Outcome::WaitStarted { .. }
                 | Outcome::WaitEnded { .. }
                 | Outcome::ReapNeeded => {}
@@ -112,11 +141,66 @@ impl Acknowledgements {
     /// No committed entry did, or not for the reason that was told.
     pub fn on_session_ended(&self, session: SessionId, reason: Option<EndReason>) -> Origin {
         match self.ended.get(&session) {
-            Some((index, known)) if reason.is_none_or(|reason| reason == *known) => Ok(*index),
+            Some(known) if reason.is_none_or(|reason| reason == known.reason) => Ok(known.index),
             known => violated(
                 RULE,
                 format!(
                     "a client was told that session {session} has ended ({reason:?}); committed entries say {known:?}"
+                ),
+            ),
+        }
+    }
+}
+
+impl Acknowledgements {
+    /// A client was told that it has closed its session, and what that has released. Gives the entry that closed it.
+    ///
+    /// # Errors
+    /// No committed entry did, or it released something else.
+    pub fn on_closed<'a>(
+        &self,
+        session: SessionId,
+        released_total: u32,
+        released: impl Iterator<Item = &'a str>,
+    ) -> Origin {
+        let index = self.on_session_ended(session, Some(EndReason::Closed))?;
+        let told: Vec<&str> = released.collect();
+        match self.ended.get(&session) {
+            Some(known)
+                if known.released_total == released_total
+                    && known.released.iter().map(|name| &**name).eq(told.iter().copied()) =>
+            {
+                Ok(index)
+            }
+            known => violated(
+                RULE,
+                format!(
+                    "a client was told that its session {session} has released {released_total}, {told:?}; \
+                     committed entries say {known:?}"
+                ),
+            ),
+        }
+    }
+
+    /// A client was told, unasked, that a hold has ended. Gives the entry that ended it.
+    ///
+    /// # Errors
+    /// No committed entry did, or it was another hold or for another reason.
+    pub fn on_hold_ended(
+        &self,
+        acquire: RequestKey,
+        name: &str,
+        (token, reason): (FencingToken, EndReason),
+    ) -> Origin {
+        match self.lost.get(&acquire) {
+            Some(known) if (&*known.name, known.token, known.reason) == (name, token, reason) => {
+                Ok(known.index)
+            }
+            known => violated(
+                RULE,
+                format!(
+                    "a client was told that {acquire:?} has lost {name}, token {token}, {reason:?}; \
+                     committed entries say {known:?}"
                 ),
             ),
         }
@@ -169,5 +253,36 @@ mod tests {
         told.on_entry(LogIndex(4), &[ended]);
         assert_eq!(told.on_session_ended(SessionId(1), None), Ok(LogIndex(4)));
         assert!(told.on_session_ended(SessionId(1), Some(EndReason::Closed)).is_err());
+    }
+
+    #[test]
+    fn what_a_closed_session_has_released_must_be_what_was_committed() {
+        let mut told = Acknowledgements::default();
+        let ended = Outcome::SessionEnded {
+            session: SessionId(1),
+            reason: EndReason::Closed,
+            released_total: 2,
+            released: vec!["one".into(), "two".into()],
+        };
+        told.on_entry(LogIndex(4), &[ended]);
+        assert_eq!(told.on_closed(SessionId(1), 2, ["one", "two"].into_iter()), Ok(LogIndex(4)));
+        assert!(told.on_closed(SessionId(1), 2, ["one"].into_iter()).is_err());
+        assert!(told.on_closed(SessionId(1), 1, ["one", "two"].into_iter()).is_err());
+        assert!(told.on_closed(SessionId(2), 0, [].into_iter()).is_err());
+    }
+
+    #[test]
+    fn a_hold_must_have_ended_as_was_committed() {
+        let mut told = Acknowledgements::default();
+        let (token, reason) = (FencingToken(2), EndReason::MaxHold);
+        let acquire = (SessionId(1), RequestId(3));
+        let ended =
+            Outcome::HoldEnded { session: acquire.0, acquire_id: acquire.1, name: "n".into(), token, reason };
+        told.on_entry(LogIndex(4), &[ended]);
+        assert_eq!(told.on_hold_ended(acquire, "n", (token, reason)), Ok(LogIndex(4)));
+        assert!(told.on_hold_ended(acquire, "m", (token, reason)).is_err());
+        assert!(told.on_hold_ended(acquire, "n", (FencingToken(3), reason)).is_err());
+        assert!(told.on_hold_ended(acquire, "n", (token, EndReason::Revoked)).is_err());
+        assert!(told.on_hold_ended((SessionId(2), RequestId(3)), "n", (token, reason)).is_err());
     }
 }

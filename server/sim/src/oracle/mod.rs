@@ -15,6 +15,7 @@ pub mod lateness;
 pub mod line;
 pub mod majority;
 pub mod matching;
+pub mod nonce;
 pub mod once;
 pub mod orphan;
 pub mod reading;

@@ -23,6 +23,7 @@ use crate::oracle::lateness::Lateness;
 use crate::oracle::line::Lines;
 use crate::oracle::majority::{Ballot, Disks};
 use crate::oracle::matching::Matching;
+use crate::oracle::nonce::Nonces;
 use crate::oracle::once::Once;
 use crate::oracle::orphan::Orphans;
 use crate::oracle::reading::Readings;
@@ -53,6 +54,7 @@ pub(super) struct CellJudges {
     /// Some client was told something that only a born cell can tell.
     pub(super) is_trusted: bool,
     pub(super) lateness: Lateness,
+    pub(super) nonces: Nonces,
     pub(super) once: Once,
     pub(super) refusals: Refusals,
     pub(super) orphans: Orphans,
@@ -103,6 +105,7 @@ impl Judges {
             is_trusted: false,
             lateness: Lateness::default(),
             lookout: Lookout::default(),
+            nonces: Nonces::default(),
             once: Once::default(),
             refusals: Refusals::default(),
             orphans: Orphans::default(),
@@ -362,6 +365,7 @@ impl CellJudges {
             }
         }
         self.lookout.on_entry(term, newest, &command, &outcomes);
+        self.nonces.on_entry(index, &command, &outcomes)?;
         self.once.on_entry(index, &command, &outcomes)?;
         self.orphans.on_entry(&command, &outcomes)?;
         self.readings.on_entry(index);

@@ -134,6 +134,20 @@ impl Client {
             (State::Releasing { hold, .. }, Outcome::StaleToken) => {
                 self.on_stale_release(at, &hold, around);
             }
+            (State::Asking { name, .. }, Outcome::Lost { token, reason }) => {
+                let key = self.hands.slots[self.hands.tasks[at].slot].session;
+                if key.is_some_and(|key| self.relies_on(key, now)) {
+                    around.judges.take(violated(
+                        HOLD_LASTS,
+                        format!(
+                            "client {} asked for {name} and is told that token {token} was lost, {reason:?}, \
+                             while its session is safe",
+                            self.place
+                        ),
+                    ));
+                }
+                self.hands.rest(at, now);
+            }
             // The hold's own call has nothing more to say.
             (State::Holding(_) | State::Again { .. } | State::Shedding { .. }, _) => {}
             (_, _) => self.hands.rest(at, now),

@@ -10,12 +10,13 @@ use lockstep_wire::entry::Command;
 use lockstep_wire::frame::{Assembler, Frame};
 use lockstep_wire::limit::{CLIENT_FRAME_BYTES_MAX, REPLY_FRAME_BYTES_MAX};
 use lockstep_wire::reply::{EndReason, Event, Reply};
-use lockstep_wire::request::{Acquire, Mode, Mutation, Request, kind};
+use lockstep_wire::request::{Acquire, Mode, Mutation, Request, SessionProof, kind};
 use lockstep_wire::{CellId, Correlation, FencingToken, LogIndex, Owner, RequestId, Rows, SessionId};
 
 use super::judge::Judges;
 use super::network::WireId;
 use super::trace::number_of;
+use crate::oracle::nonce::Opener;
 use crate::oracle::once::RequestKey;
 use crate::oracle::refusal::Wish;
 
@@ -24,10 +25,13 @@ use crate::oracle::refusal::Wish;
 pub(super) enum Asked {
     Opening {
         wish: Wish,
+        opener: Opener,
+        /// The session that lived by this nonce, and the highest request id that it was known to have used.
+        known: Option<(SessionId, RequestId)>,
     },
     /// With the highest request id that each session is known to have used.
-    Attaching(Vec<(SessionId, RequestId)>),
-    Beating,
+    Attaching(Vec<(SessionProof, RequestId)>),
+    Beating(Vec<SessionId>),
     Closing(SessionId),
     Mutation(AskedMutation),
     Lock {
@@ -64,11 +68,11 @@ impl Asked {
     /// What an entry would do about it.
     pub(super) fn wish(&self) -> Option<Wish> {
         match self {
-            Asked::Opening { wish } => Some(*wish),
+            Asked::Opening { wish, .. } => Some(*wish),
             Asked::Closing(session) => Some(Wish::Close(*session)),
             Asked::Mutation(asked) => Some(Wish::Mutation { request: asked.request, content: asked.content }),
             Asked::Attaching(_)
-            | Asked::Beating
+            | Asked::Beating(_)
             | Asked::Lock { .. }
             | Asked::Token { .. }
             | Asked::Session { .. }
@@ -165,14 +169,20 @@ impl Judges {
         }
         let floor = self.cell(cell).readings.floor();
         match request {
-            Request::OpenSession { nonce, .. } => {
-                Asked::Opening { wish: Wish::Open { nonce, content: content_of(&request) } }
+            Request::OpenSession { nonce, client_id, .. } => {
+                let judges = self.cell(cell);
+                let live = judges.nonces.live(&nonce);
+                Asked::Opening {
+                    wish: Wish::Open { nonce, content: content_of(&request) },
+                    opener: Opener { nonce, client_id: client_id.to_owned() },
+                    known: live.map(|session| (session, judges.once.used(session))),
+                }
             }
             Request::AttachSessions(proofs) => {
                 let once = &self.cell(cell).once;
-                Asked::Attaching(proofs.iter().map(|it| (it.session, once.used(it.session))).collect())
+                Asked::Attaching(proofs.iter().map(|it| (it, once.used(it.session))).collect())
             }
-            Request::KeepAlive(_) => Asked::Beating,
+            Request::KeepAlive(sessions) => Asked::Beating(sessions.iter().collect()),
             Request::CloseSession { session } => Asked::Closing(session),
             Request::Acquire(acquire) => {
                 let request = (acquire.mutation.session, acquire.mutation.request_id);

@@ -5,6 +5,7 @@
 
 use lockstep_core::table::Answer;
 use lockstep_wire::reply::{Attached, Event, KeptAlive, LockView, Refusal, Reply, SessionView};
+use lockstep_wire::request::SessionProof;
 use lockstep_wire::{CellId, FencingToken, LogIndex, RequestId, Revision, SessionId, Status};
 
 use super::judge::{CellJudges, Judges};
@@ -15,6 +16,9 @@ use crate::oracle::once;
 use crate::oracle::reading::{Holder, Lock, TokenWord};
 use crate::oracle::token::Told;
 use crate::oracle::{Verdict, violated};
+
+/// What a batch is answered by.
+const ROWS: &str = "a batch is answered row by row, and with nobody else's (contract 6)";
 
 impl Judges {
     /// A client is told something that it had asked for.
@@ -33,7 +37,14 @@ impl Judges {
                 let verdict = judges.acknowledge(origin);
                 self.take(verdict);
             }
-            Event::HoldEnded { .. } | Event::ShuttingDown { .. } => {}
+            Event::HoldEnded { session, acquire_id, token, reason, name } => {
+                let judges = self.cell(cell);
+                let acquire = (*session, *acquire_id);
+                let origin = judges.acknowledgements.on_hold_ended(acquire, name, (*token, *reason));
+                let verdict = judges.acknowledge(origin);
+                self.take(verdict);
+            }
+            Event::ShuttingDown { .. } => {}
         }
     }
 
@@ -42,23 +53,36 @@ impl Judges {
             self.cell(cell).refusals.on_refused(wish, refusal.status)?;
         }
         match (asked, reply) {
-            (Asked::Opening { .. }, Reply::Opened { session, .. }) => {
+            (Asked::Opening { opener, known, .. }, Reply::Opened { session, next_request_id, .. }) => {
                 let judges = self.cell(cell);
-                judges.acknowledge(judges.acknowledgements.on_opened(*session))
+                judges.acknowledge(judges.acknowledgements.on_opened(*session))?;
+                judges.nonces.on_told(*session, opener)?;
+                let used =
+                    known.filter(|(known, _)| known == session).map(|(_, used)| used).unwrap_or_default();
+                judges.once.on_next_id(*session, *next_request_id, used)
             }
-            (Asked::Attaching(used), Reply::Attached(rows)) => {
+            (Asked::Attaching(proofs), Reply::Attached(rows)) => {
                 if rows.iter().any(|row| row.status == Status::OutcomeUnknown) {
                     self.set(Mark::ConfirmationHeldOff);
                 }
-                rows.iter().try_for_each(|row| self.cell(cell).judge_attached(&row, used))
+                let (asked, told) = (proofs.iter().map(|(proof, _)| proof.session), rows.iter());
+                if !asked.eq(told.map(|row| row.session)) {
+                    return violated(ROWS, format!("an attach of {proofs:?} is answered by {rows:?}"));
+                }
+                let mut rows = proofs.iter().zip(rows.iter());
+                rows.try_for_each(|((proof, used), row)| self.cell(cell).judge_attached(proof, *used, &row))
             }
-            (Asked::Beating, Reply::KeptAlive(rows)) => rows.iter().try_for_each(|row| {
+            (Asked::Beating(asked), Reply::KeptAlive(rows)) => rows.iter().try_for_each(|row| {
                 let KeptAlive { session, status, .. } = row;
+                if !asked.contains(&session) {
+                    return violated(ROWS, format!("a beat of {asked:?} is answered by {row:?}"));
+                }
                 self.cell(cell).judge_session_status(session, status)
             }),
-            (Asked::Closing(session), Reply::Closed { .. }) => {
+            (Asked::Closing(session), Reply::Closed { released_total, released }) => {
                 let judges = self.cell(cell);
-                judges.acknowledge(judges.acknowledgements.on_session_ended(*session, None))
+                let origin = judges.acknowledgements.on_closed(*session, *released_total, released.iter());
+                judges.acknowledge(origin)
             }
             (Asked::Closing(session) | Asked::Session { session, .. }, Reply::Refused(refusal)) => {
                 self.cell(cell).judge_session_status(*session, refusal.status)
@@ -163,11 +187,11 @@ impl CellJudges {
         Ok(())
     }
 
-    fn judge_attached(&mut self, row: &Attached, used: &[(SessionId, RequestId)]) -> Verdict {
-        let before = used.iter().find(|(session, _)| *session == row.session).map(|(_, used)| *used);
-        match (row.status, before) {
-            (Status::Ok, Some(used)) => self.once.on_next_id(row.session, row.next_request_id, used),
-            (status, _) => self.judge_session_status(row.session, status),
+    fn judge_attached(&mut self, proof: &SessionProof, used: RequestId, row: &Attached) -> Verdict {
+        self.nonces.on_attached(row.session, &proof.nonce, row.status)?;
+        match row.status {
+            Status::Ok => self.once.on_next_id(row.session, row.next_request_id, used),
+            status => self.judge_session_status(row.session, status),
         }
     }
 
