@@ -81,6 +81,8 @@ mutants! {
     DeposedSaysNotExecuted = "deposed-says-not-executed",
     /// A leader whose entries do not commit says of one it has just appended that it was not executed (contract 6).
     StallSaysNotExecuted = "stall-says-not-executed",
+    /// Whoever knows the id of a session may attach it (contract 5).
+    AttachWithoutNonce = "attach-without-nonce",
 }
 
 /// Whether this is the variant that runs on this thread.

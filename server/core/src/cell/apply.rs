@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use lockstep_wire::entry::Command;
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::{Attached, EndReason, Event, KeptAlive, Refusal, Reply};
 use lockstep_wire::request::SessionProof;
 use lockstep_wire::{LogIndex, RequestId, Rows, SessionId, Status};
@@ -271,7 +272,9 @@ impl Cell {
         for proof in proofs {
             let session = proof.session;
             let row = match self.table.session(session) {
-                Ok(reading) if reading.is_opened_by(&proof.nonce) => {
+                Ok(reading)
+                    if reading.is_opened_by(&proof.nonce) || mutant::is(Mutant::AttachWithoutNonce) =>
+                {
                     let (slot, ttl_ms) = (reading.slot(), reading.ttl_ms());
                     let next_request_id = reading.next_request_id();
                     self.attach(session, slot, call, fx);
