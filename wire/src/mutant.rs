@@ -83,6 +83,16 @@ mutants! {
     StallSaysNotExecuted = "stall-says-not-executed",
     /// Whoever knows the id of a session may attach it (contract 5).
     AttachWithoutNonce = "attach-without-nonce",
+    /// Nothing tells a successor who has been silent (contract 2).
+    SilenceNeverLogged = "silence-never-logged",
+    /// A new leader gives a whole TTL to whoever the log calls silent (contract 2).
+    SuccessorIgnoresSilence = "successor-ignores-silence",
+    /// A new leader gives every session twice its TTL (contract 2).
+    DeadlineDoubledAtFailover = "deadline-doubled-at-failover",
+    /// The timer of a wait is armed for half of it (SEMANTICS, section 5).
+    WaitCutShort = "wait-cut-short",
+    /// A new leader arms no timers of the waits that it finds (SEMANTICS, section 5).
+    WaitForgottenAtFailover = "wait-forgotten-at-failover",
 }
 
 /// Whether this is the variant that runs on this thread.

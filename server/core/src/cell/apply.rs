@@ -94,6 +94,7 @@ impl Cell {
                 }
             }
             Outcome::WaitStarted { session, acquire_id, wait_ms } => {
+                let wait_ms = if mutant::is(Mutant::WaitCutShort) { wait_ms / 2 } else { wait_ms };
                 self.waits.start(session, acquire_id, now + Span::from_ms(u64::from(wait_ms)));
             }
             Outcome::WaitEnded { session, acquire_id } => self.waits.stop(session, acquire_id),

@@ -73,6 +73,11 @@ pub(crate) fn silence_step(ttl: Span) -> Span {
     Span(ttl.0 / 4).min(SILENCE_STEP_MAX)
 }
 
+/// When the silence of a session is to be logged that was heard, or found, then.
+fn quiet_at(heard: LeaseTime, span: Span) -> LeaseTime {
+    LeaseTime(if mutant::is(Mutant::SilenceNeverLogged) { u64::MAX } else { heard.0 + span.0 })
+}
+
 /// The leases of one leader; made anew in each tenure without a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
@@ -149,9 +154,11 @@ impl Leases {
         let began = self.office_began;
         let lease = self.lease(slot);
         if lease.bucket == 0 && !lease.is_doomed {
-            lease.deadline = LeaseTime(began.0 + ttl.0.saturating_sub(silence.0));
+            let silence = if mutant::is(Mutant::SuccessorIgnoresSilence) { Span(0) } else { silence };
+            let doubled = if mutant::is(Mutant::DeadlineDoubledAtFailover) { ttl } else { Span(0) };
+            lease.deadline = LeaseTime(began.0 + doubled.0 + ttl.0.saturating_sub(silence.0));
             lease.counted = began;
-            lease.quiet_at = LeaseTime(began.0 + silence_step(ttl).0);
+            lease.quiet_at = quiet_at(began, silence_step(ttl));
             self.watch(slot);
         }
     }
@@ -199,7 +206,7 @@ impl Leases {
         lease.is_returning = false;
         lease.deadline = LeaseTime(now.0 + ttl.0);
         lease.counted = now;
-        lease.quiet_at = LeaseTime(now.0 + ttl.0 / 2);
+        lease.quiet_at = quiet_at(now, Span(ttl.0 / 2));
         if lease.bucket == 0 && !lease.is_doomed {
             self.watch(slot);
         }

@@ -92,8 +92,8 @@ impl Cell {
         self.leases.take_office();
         self.waits.clear();
         self.digests.clear_reports();
-        self.tenure =
-            Tenure { is_serving: true, sessions_from: Some(0), waits_from: Some(0), ..Tenure::default() };
+        let waits_from = (!mutant::is(Mutant::WaitForgottenAtFailover)).then_some(0);
+        self.tenure = Tenure { is_serving: true, sessions_from: Some(0), waits_from, ..Tenure::default() };
         self.keep_office(now, fx);
     }
 

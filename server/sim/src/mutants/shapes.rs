@@ -85,6 +85,17 @@ pub(super) fn silence_and_failover(seed: u64) -> Plan {
     plan
 }
 
+/// Clients that die and leave sessions with a long TTL, and leaders that die once or twice in it.
+pub(super) fn silent_for_good(seed: u64) -> Plan {
+    let mut plan = short(seed);
+    plan.safety = 60_000 * MS;
+    plan.workload.clients = 10;
+    plan.workload.ttl_ms = (8_000, 8_000);
+    plan.workload.close_percent = 0;
+    plan.faults = FaultPlan { client_crashes: true, kills: true, ..faults(2_000) };
+    plan
+}
+
 /// Ends of sessions that wait so long for the disk that beats come meanwhile, and that others are due before anything
 /// tells of their silence.
 pub(super) fn slow_endings(seed: u64) -> Plan {

@@ -12,6 +12,7 @@ pub mod exclusion;
 pub mod expiry;
 pub mod history;
 pub mod lateness;
+pub mod leadership;
 pub mod line;
 pub mod majority;
 pub mod matching;
@@ -21,6 +22,7 @@ pub mod orphan;
 pub mod reading;
 pub mod refusal;
 pub mod token;
+pub mod wait;
 
 use std::any::Any;
 use std::fmt;

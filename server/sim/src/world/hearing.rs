@@ -9,14 +9,16 @@ use lockstep_wire::reply::Reply;
 use lockstep_wire::request::Request;
 use lockstep_wire::{Nonce, Status};
 
-/// The sessions that a request keeps alive; `by_nonce` finds the one that an open would find.
+/// The sessions that a request keeps alive; `by_nonce` finds the one that an open would find, `is_attached` tells whose beats
+/// count where this one came from.
 pub(super) fn kept_alive_by(
     request: &Request<'_>,
     by_nonce: impl Fn(&Nonce) -> Option<SessionId>,
+    is_attached: impl Fn(SessionId) -> bool,
 ) -> Vec<SessionId> {
     match request {
-        Request::KeepAlive(sessions) => sessions.iter().collect(),
-        Request::AttachSessions(proofs) => proofs.iter().map(|proof| proof.session).collect(),
+        Request::KeepAlive(sessions) => sessions.iter().filter(|session| is_attached(*session)).collect(),
+        Request::AttachSessions(_) => attached_in(request, by_nonce),
         Request::OpenSession { nonce, .. } => by_nonce(nonce).into_iter().collect(),
         Request::CloseSession { .. }
         | Request::Acquire(_)
@@ -28,6 +30,16 @@ pub(super) fn kept_alive_by(
         | Request::Status
         | Request::Routes => Vec::new(),
     }
+}
+
+/// The sessions that a request attaches, because it brings the nonces that they were opened by.
+pub(super) fn attached_in(
+    request: &Request<'_>,
+    by_nonce: impl Fn(&Nonce) -> Option<SessionId>,
+) -> Vec<SessionId> {
+    let Request::AttachSessions(proofs) = request else { return Vec::new() };
+    let proven = proofs.iter().filter(|proof| by_nonce(&proof.nonce) == Some(proof.session));
+    proven.map(|proof| proof.session).collect()
 }
 
 /// The sessions that a frame to a client acknowledges.

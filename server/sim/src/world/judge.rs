@@ -4,7 +4,7 @@
 //! own makes of it, and the model agrees; a replica's table is compared with the model wherever both stand at the same entry. Deliberately absent:
 //! the rules; those are in `oracle`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_core::table::Outcome;
 use lockstep_core::{Cell, RecordHead};
@@ -20,6 +20,7 @@ use crate::oracle::durability::Acknowledgements;
 use crate::oracle::election::Elections;
 use crate::oracle::exclusion::Resources;
 use crate::oracle::lateness::Lateness;
+use crate::oracle::leadership::Leadership;
 use crate::oracle::line::Lines;
 use crate::oracle::majority::{Ballot, Disks};
 use crate::oracle::matching::Matching;
@@ -29,12 +30,14 @@ use crate::oracle::orphan::Orphans;
 use crate::oracle::reading::Readings;
 use crate::oracle::refusal::Refusals;
 use crate::oracle::token::Tokens;
+use crate::oracle::wait::Waits;
 use crate::oracle::{Verdict, Violation, violated};
 use crate::reference::compare::{lock_of, session_of};
 use crate::reference::twins::Twins;
-use crate::world::hearing::{acknowledged_in, kept_alive_by};
+use crate::world::hearing::{acknowledged_in, attached_in, kept_alive_by};
 use crate::world::schedule::Moment;
 
+use super::network::WireId;
 use super::plan::Plan;
 use super::tap::{Tap, wishes_of};
 use super::trace::number_of;
@@ -53,7 +56,11 @@ pub(super) struct CellJudges {
     pub(super) is_born: bool,
     /// Some client was told something that only a born cell can tell.
     pub(super) is_trusted: bool,
+    pub(super) leadership: Leadership,
     pub(super) lateness: Lateness,
+    pub(super) waits: Waits,
+    /// Sessions, and the wires on which some leader has attached them.
+    attached: BTreeSet<(SessionId, WireId)>,
     pub(super) nonces: Nonces,
     pub(super) once: Once,
     pub(super) refusals: Refusals,
@@ -87,6 +94,8 @@ pub(super) struct Judges {
     /// Sessions that have ended since somebody looked.
     pub(super) endings: Vec<Ending>,
     violation: Option<Violation>,
+    /// What time it is.
+    pub(super) now: Moment,
     /// Entries that any replica was the first to apply.
     pub(super) entries: u64,
     marks: Marks,
@@ -103,7 +112,10 @@ impl Judges {
             readings: Readings::default(),
             is_born: false,
             is_trusted: false,
+            leadership: Leadership::default(),
             lateness: Lateness::default(),
+            waits: Waits::default(),
+            attached: BTreeSet::new(),
             lookout: Lookout::default(),
             nonces: Nonces::default(),
             once: Once::default(),
@@ -122,6 +134,7 @@ impl Judges {
             tap: Tap::default(),
             endings: Vec::new(),
             violation: None,
+            now: 0,
             entries: 0,
             marks: Marks::default(),
         }
@@ -314,10 +327,14 @@ impl Judges {
         ));
     }
 
-    /// A replica that leads is handed a request.
-    pub(super) fn on_asked(&mut self, cell: CellId, request: &Request<'_>, now: Moment) {
+    /// A replica that leads is handed a request that came on this wire.
+    pub(super) fn on_asked(&mut self, cell: CellId, wire: WireId, request: &Request<'_>) {
+        let now = self.now;
         let judges = self.cell(cell);
-        for session in kept_alive_by(request, |nonce| judges.twins.model().session_by_nonce(nonce)) {
+        let by_nonce = |nonce: &Nonce| judges.twins.model().session_by_nonce(nonce);
+        judges.attached.extend(attached_in(request, by_nonce).into_iter().map(|session| (session, wire)));
+        let is_attached = |session| judges.attached.contains(&(session, wire));
+        for session in kept_alive_by(request, by_nonce, is_attached) {
             judges.lateness.on_heard(session, now);
         }
     }
@@ -327,10 +344,13 @@ impl Judges {
         self.cells.get(&cell)?.twins.model().session_by_nonce(nonce)
     }
 
-    /// A replica sends a frame to a client.
-    pub(super) fn on_said(&mut self, cell: CellId, frame: &[u8], now: Moment) {
+    /// A replica sends a frame to a client on this wire.
+    pub(super) fn on_said(&mut self, cell: CellId, wire: WireId, frame: &[u8]) {
+        let now = self.now;
         for session in acknowledged_in(frame) {
-            self.cell(cell).lateness.on_heard(session, now);
+            let judges = self.cell(cell);
+            judges.attached.insert((session, wire));
+            judges.lateness.on_heard(session, now);
         }
     }
 
@@ -361,9 +381,10 @@ impl CellJudges {
         self.lines.on_entry(index, &command, &outcomes)?;
         for outcome in &outcomes {
             if let Outcome::Opened { session, ttl_ms, is_new: true } = outcome {
-                self.lateness.on_opened(*session, *ttl_ms);
+                self.lateness.on_opened(*session, *ttl_ms, &self.leadership);
             }
         }
+        self.waits.on_entry(&command, &outcomes, &self.leadership)?;
         self.lookout.on_entry(term, newest, &command, &outcomes);
         self.nonces.on_entry(index, &command, &outcomes)?;
         self.once.on_entry(index, &command, &outcomes)?;

@@ -37,7 +37,7 @@ use lockstep_wire::{CellId, Epoch};
 
 use crate::mark::{Mark, Marks};
 use crate::oracle::exclusion::{Write, check_beliefs};
-use crate::oracle::lateness::Serving;
+use crate::oracle::leadership::Serving;
 use crate::oracle::{NO_PANIC, Verdict, violated, words_of_panic};
 use crate::random::{Concern, Stream};
 use client::{Client, ClientArrival, ClientSurroundings};
@@ -272,6 +272,7 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         self.handled += 1;
+        self.judges.now = self.fabric.now();
         match event {
             Event::Arrive { wire, end, bytes } => self.on_arrive(wire, end, bytes),
             Event::Dial { wire } => self.on_dial(wire),
@@ -318,7 +319,7 @@ impl World {
         for cell in (0..self.plan.cells).map(CellId) {
             self.look_for_two_leaders(cell);
             let serving = self.serving(cell);
-            self.judges.cell(cell).lateness.on_look(now, serving);
+            self.judges.cell(cell).leadership.on_look(now, serving);
         }
     }
 
@@ -340,7 +341,8 @@ impl World {
         for ending in std::mem::take(&mut self.judges.endings) {
             self.endings += 1;
             let is_expired = ending.reason == EndReason::Expired;
-            let verdict = self.judges.cell(ending.cell).lateness.on_ended(ending.session, is_expired);
+            let judges = self.judges.cell(ending.cell);
+            let verdict = judges.lateness.on_ended(ending.session, is_expired, &judges.leadership);
             self.judges.take(verdict);
             for client in self.clients.iter().filter(|client| client.cell == ending.cell) {
                 client.on_ended(ending.session, now, reaction::how(ending.reason), &mut self.judges);
@@ -348,8 +350,10 @@ impl World {
         }
         if now / (1_000 * MS) != self.second {
             self.second = now / (1_000 * MS);
-            let verdicts = self.judges.each_cell().map(|(_, judges)| judges.lateness.check_all());
-            let verdict = verdicts.collect();
+            let verdict = self.judges.each_cell().try_for_each(|(_, judges)| {
+                judges.lateness.check_all(&judges.leadership)?;
+                judges.waits.check_all(&judges.leadership)
+            });
             self.judges.take(verdict);
             if self.handled - self.handled_before > EVENTS_PER_SECOND_MAX {
                 let count = self.handled - self.handled_before;

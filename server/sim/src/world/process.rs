@@ -369,7 +369,7 @@ impl Process {
                 }
             }
             Effect::Reply { connection: ConnectionId(wire), frame } => {
-                around.judges.on_said(cell, &bytes[frame.clone()], around.fabric.now());
+                around.judges.on_said(cell, WireId(*wire), &bytes[frame.clone()]);
                 self.note_promises(cell, *wire, &bytes[frame.clone()], around);
                 self.write(Some(WireId(*wire)), &bytes[frame.clone()]);
             }

@@ -289,7 +289,7 @@ impl Process {
                 if let Input::Request { request, .. } = &input
                     && self.cells.get(&cell).is_some_and(|cell| cell.raft().is_leader())
                 {
-                    around.judges.on_asked(cell, request, around.fabric.now());
+                    around.judges.on_asked(cell, wire, request);
                 }
                 self.step(cell, input, around);
             }

@@ -186,6 +186,8 @@ impl Judges {
             Request::CloseSession { session } => Asked::Closing(session),
             Request::Acquire(acquire) => {
                 let request = (acquire.mutation.session, acquire.mutation.request_id);
+                let now = self.now;
+                self.cell(cell).waits.on_sent(request, acquire.wait_ms, now);
                 let name = acquire.names.iter().next().unwrap_or_default().to_owned();
                 let told = match acquire.is_reentrant {
                     true => FencingToken(0),

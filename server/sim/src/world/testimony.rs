@@ -157,7 +157,11 @@ impl Judges {
         if matches!(answer, Answer::Lost { .. }) {
             self.set(Mark::GrantWasLost);
         }
+        let now = self.now;
         let judges = self.cell(cell);
+        if answer == Answer::TimedOut {
+            judges.waits.on_timed_out(asked.request, now)?;
+        }
         let told = once::Told { request: asked.request, content: asked.content, asked: asked.asked, answer };
         judges.once.on_told(told)?;
         judges.acknowledge(judges.acknowledgements.on_answered(asked.request, &answer))?;
