@@ -7,9 +7,9 @@
 //! arrived; both are read off the frames.
 //!
 //! Who leads since when is `leadership`'s to tell. Commits that come, but slowly, excuse as much as they can delay: an end waits for
-//! the entry before it and for its own, and a session whose silence was logged returns by an entry between two rounds, which
-//! are no slower than an entry. The clock of a leader may be wrong by a thousandth. Deliberately absent: how a leader comes to
-//! know who is silent.
+//! the entry before it and for its own, and a TTL that begins anew untold begins after the round under way, the next one
+//! and, for an attach, an entry; a round is no slower than an entry. The clock of a leader may be wrong by a thousandth.
+//! Deliberately absent: how a leader comes to know who is silent.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ const MS: u64 = 1_000_000;
 const LATE_MAX: u64 = 250 * MS;
 /// Entries that the end of a session can wait for, one after the other, its own among them.
 const WAITS_OF_END: u64 = 2;
-/// What the return of a session takes, in waits of an entry.
-const WAITS_OF_RETURN: u64 = 3;
+/// What passes between a beat and the TTL that it begins, in waits of an entry.
+const WAITS_OF_BEAT: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
 struct Heard {
@@ -88,9 +88,9 @@ fn check(session: SessionId, heard: Heard, how: &str, leadership: &Leadership) -
     let leaderless = leadership.leaderless_since(heard.at);
     let changes = leadership.changes_since(heard.at);
     let due = ttl + ttl / 1_000 + leaderless + changes * (ttl / 2 + step);
-    let slow_return = WAITS_OF_RETURN * leadership.wait_max_since(heard.at);
+    let slow_beat = WAITS_OF_BEAT * leadership.wait_max_since(heard.at);
     let slow_end = WAITS_OF_END * leadership.wait_max_since(heard.at + due);
-    let allowed = due + LATE_MAX + slow_return + slow_end;
+    let allowed = due + LATE_MAX + slow_beat + slow_end;
     if passed <= allowed {
         return Ok(());
     }
@@ -102,7 +102,7 @@ fn check(session: SessionId, heard: Heard, how: &str, leadership: &Leadership) -
             heard.ttl_ms,
             passed / MS,
             leaderless / MS,
-            (slow_return + slow_end) / MS,
+            (slow_beat + slow_end) / MS,
             (passed - allowed) / MS
         ),
     )
