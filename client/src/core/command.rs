@@ -158,7 +158,7 @@ impl ClientCore {
         if let Some(session) = session.and_then(|key| self.sessions.get_mut(&key)) {
             session.calls.insert(call);
         }
-        self.timers.set(Due::Call(call), give_up);
+        self.arm(call);
         call
     }
 
@@ -181,8 +181,8 @@ impl ClientCore {
     pub(super) fn set_give_up(&mut self, call: CallId, give_up: Time) {
         if let Some(state) = self.calls.get_mut(&call) {
             state.give_up = give_up;
-            self.timers.set(Due::Call(call), give_up);
         }
+        self.arm(call);
     }
 
     /// Nobody waits for the call any more, and it is tried for as long as its session lives.

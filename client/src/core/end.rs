@@ -196,7 +196,7 @@ impl ClientCore {
     pub(super) fn on_call_due(&mut self, call: CallId) {
         let Some(state) = self.calls.get(&call) else { return };
         if self.now < state.give_up {
-            self.timers.set(Due::Call(call), state.give_up);
+            self.arm(call);
             self.requeue(call);
             return;
         }

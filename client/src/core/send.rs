@@ -63,7 +63,16 @@ impl ClientCore {
         let until = self.now.plus_ms(ms);
         if let Some(state) = self.calls.get_mut(&call) {
             state.not_before = until;
-            self.timers.set(Due::Call(call), until.min(state.give_up));
+        }
+        self.arm(call);
+    }
+
+    /// Has a call looked at when it has rested, or when its user has waited long enough.
+    pub(super) fn arm(&mut self, call: CallId) {
+        if let Some(state) = self.calls.get(&call) {
+            let rests = state.not_before > self.now;
+            let due = if rests { state.not_before.min(state.give_up) } else { state.give_up };
+            self.timers.set(Due::Call(call), due);
         }
     }
 
@@ -143,11 +152,11 @@ impl ClientCore {
         request.encode(self.config.cell, Correlation(correlation), &mut self.out);
         let kind = request.kind();
         state.flight = Some(correlation);
-        self.timers.set(Due::Call(call), state.give_up);
         let try_ms = if state.body.is_entry() { self.try_timeout_ms / 2 } else { self.try_timeout_ms };
         self.timers.set(Due::Flight(correlation), self.now.plus_ms(try_ms));
         let what = Errand::Call(call);
         self.flights.insert(correlation, Flight { kind, sent_at: self.now, try_began: self.now, what });
+        self.arm(call);
     }
 
     /// A request has got no answer. One that waits for an entry may have to wait for disks; half a try later the member is

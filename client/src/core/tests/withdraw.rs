@@ -1,5 +1,8 @@
 //! A withdrawn acquire leaves nothing behind, whenever it is withdrawn.
 
+use lockstep_wire::Status;
+use lockstep_wire::request::kind;
+
 use super::*;
 
 /// Runs an acquire and withdraws it after `steps` things have happened; false when that is after everything.
@@ -102,4 +105,21 @@ fn a_release_that_nobody_took_in_time_is_of_unknown_outcome_and_is_carried_out_l
     rig.is_refusing = false;
     rig.pass_ms(5_000);
     assert_eq!(rig.cell.holder(NAME), None, "nobody else could have given it back");
+}
+
+#[test]
+fn a_release_that_outlives_its_user_while_it_rests_is_sent_again() {
+    for patience_ms in 1..60 {
+        let mut rig = Rig::with(|config| config.call_timeout_ms = 1_000);
+        let key = rig.open(10_000);
+        let held = rig.hold(key, NAME);
+        let release = rig.core.release(held, rig.now);
+        // Refused for load again and again, so that its user gives it up somewhere within a pause.
+        rig.cell.refusals.extend(std::iter::repeat_n((kind::RELEASE, Status::Overloaded), 20 + patience_ms));
+        rig.pass_ms(1_000);
+        rig.pass_ms(4_000);
+        assert!(rig.outcome(release).is_some());
+        assert_eq!(rig.core.outstanding_total(), 0, "after {patience_ms} refusals more");
+        assert!(rig.cell.locks.get(NAME).is_none(), "after {patience_ms} refusals more");
+    }
 }
