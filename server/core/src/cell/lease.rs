@@ -165,7 +165,8 @@ impl Leases {
 
     /// Whether silence of a session is in the log, of which the table has `silence_ms` and has applied so much.
     pub(crate) fn is_silent(&mut self, slot: SessionSlot, silence_ms: u32, applied: LogIndex) -> bool {
-        silence_ms > 0 || self.lease(slot).silent_at > applied
+        let is_logged = silence_ms > 0 || self.lease(slot).silent_at > applied;
+        is_logged && !mutant::is(Mutant::AcknowledgeSilent)
     }
 
     /// Gives a session a whole TTL from now on, if it may be acknowledged; the others as for [`Leases::is_silent`].
@@ -181,7 +182,7 @@ impl Leases {
             self.forget_arrivals(slot);
             return Renewal::Doomed;
         }
-        if self.is_silent(slot, silence_ms, applied) && !mutant::is(Mutant::AcknowledgeSilent) {
+        if self.is_silent(slot, silence_ms, applied) {
             return Renewal::Silent;
         }
         self.extend(slot, ttl);

@@ -139,3 +139,27 @@ pub(super) fn crash_after_truncation(mut plan: Plan) -> Verdict {
     world.run_for(3_000 * MS)?;
     world.come_to_rest()
 }
+
+/// Clients that were suspended beat in the last moment, while a lone member stands in a turn that it has begun before,
+/// and reads little at a time when it goes on.
+pub(super) fn beats_behind_a_late_turn(mut plan: Plan) -> Verdict {
+    plan.nodes = 1;
+    plan.workload.clients = 8;
+    plan.workload.ttl_ms = (1_000, 1_000);
+    plan.workload.close_percent = 0;
+    plan.arrivals_max = 1;
+    let clients = plan.workload.clients;
+    let mut world = World::new(plan, Trace::silent());
+    world.run_for(2_000 * MS)?;
+    for round in 0..60 {
+        let client = round % clients;
+        world.act(&Fault::ClientPause(client));
+        // Its last beat is up to a third of a TTL old.
+        world.run_for((690 + 11 * (round as u64 % 29)) * MS)?;
+        world.act(&Fault::LateTurn(0, 90 * MS));
+        world.run_for(MS)?;
+        world.act(&Fault::ClientResume(client));
+        world.run_for(300 * MS)?;
+    }
+    world.come_to_rest()
+}
