@@ -13,7 +13,7 @@ use super::call::{AcquireOptions, Body, Call};
 use super::outcome::{CallId, Event, Failure, Loss, Outcome, SessionKey};
 use super::session::{BACKLOG_MAX, Session};
 use super::time::Time;
-use super::{ClientCore, Due, READS_MAX, SESSIONS_MAX};
+use super::{ClientCore, READS_MAX, SESSIONS_MAX};
 
 impl ClientCore {
     /// Opens a session; its holds may be asked for at once. The nonce is 128 random bits of the driver's.

@@ -120,6 +120,6 @@ fn a_release_that_outlives_its_user_while_it_rests_is_sent_again() {
         rig.pass_ms(4_000);
         assert!(rig.outcome(release).is_some());
         assert_eq!(rig.core.outstanding_total(), 0, "after {patience_ms} refusals more");
-        assert!(rig.cell.locks.get(NAME).is_none(), "after {patience_ms} refusals more");
+        assert!(!rig.cell.locks.contains_key(NAME), "after {patience_ms} refusals more");
     }
 }
