@@ -208,7 +208,7 @@ impl Cell {
         });
     }
 
-    /// The input that was waiting has been given: who is due still has been silent for a whole TTL, and who is quiet
+    /// The input that was waiting has been given: who is due still has been silent for a whole TTL, and who is silent
     /// still for long enough to tell a successor.
     pub(crate) fn on_drained(&mut self, drain: DrainId, now: Time, fx: &mut Effects) {
         if self.tenure.draining != Some(drain) {
@@ -246,13 +246,13 @@ impl Cell {
     }
 
     fn log_silence(&mut self, now: Time, fx: &mut Effects) {
-        let mut quiet = Vec::new();
+        let mut silent = Vec::new();
         let mut silences = Vec::new();
         while silences.len() < SESSIONS_PER_BATCH_MAX
-            && let Some((slot, ms)) = self.leases.poll_quiet()
+            && let Some((slot, ms)) = self.leases.poll_silent()
         {
             if let Some(session) = self.table.session_at(slot) {
-                quiet.push((slot, Span::from_ms(u64::from(session.ttl_ms()))));
+                silent.push((slot, Span::from_ms(u64::from(session.ttl_ms()))));
                 silences.push(Silence { session: session.id(), ms });
             }
         }
@@ -262,10 +262,10 @@ impl Cell {
         let command = Command::SessionsSilent { silences: Rows::Slice(&silences) };
         let index = self.propose_own(&command, now, fx);
         self.tenure.ending = index.or(self.tenure.ending);
-        for ((slot, ttl), silence) in quiet.into_iter().zip(silences) {
+        for ((slot, ttl), silence) in silent.into_iter().zip(silences) {
             match index {
                 Some(index) => self.leases.on_silence(slot, silence.ms, ttl, index),
-                None => self.leases.put_back_quiet(slot),
+                None => self.leases.put_back_silent(slot),
             }
         }
     }
