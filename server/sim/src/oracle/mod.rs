@@ -1,8 +1,8 @@
 //! Judges of a run, each in a file of its own: the contract (ARCHITECTURE section 1) as code.
 //!
-//! Invariant: a judge looks at what clients were told, at what entries committed and at what true time it is, and
-//! at nothing of how that came about; an outcome that nobody was told is unknown, not a failure. Deliberately
-//! absent: watches, which are not built.
+//! Invariant: a judge looks at what clients were told, at what members wrote down, sent and committed, at who led and at
+//! what time it was, and at nothing of how that came about; an outcome that nobody was told is unknown, not a failure.
+//! Deliberately absent: watches, which are not built.
 
 pub mod beat;
 pub mod commitment;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the same as in the real shell: nothing is understood before a valid Hello, a link is up when both its
 //! lanes were welcomed and down when either breaks, and a break is followed by a dial at once. Deliberately absent:
-//! bad bytes; here every other end speaks the protocol.
+//! bytes that are no frames; here every other end speaks the protocol, though not always sensibly.
 
 use lockstep_core::hello::{self, Port, Welcome};
 use lockstep_core::{ConnectionId, Input, Lane, Span, Time};
