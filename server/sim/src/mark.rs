@@ -13,7 +13,7 @@ use lockstep_wire::reply::EndReason;
 use lockstep_wire::{RequestId, SessionId, Term};
 
 /// Runs from which on a search must have set every mark.
-pub const SEARCH_RUNS_MIN: u64 = 1_000;
+pub const SEARCH_RUNS_MIN: u64 = 600;
 
 macro_rules! marks {
     ($($(#[doc = $doc:literal])+ $name:ident => $words:literal,)+) => {
