@@ -34,6 +34,8 @@ pub const TTL_MS_MIN: u32 = 1_000;
 pub const TTL_MS_MAX: u32 = 60_000;
 /// The longest wait of an acquire, in ms: a day.
 pub const WAIT_MS_MAX: u32 = 86_400_000;
+/// Request ids are from 1 to below this, so that the next one always exists.
+pub const REQUEST_ID_LIMIT: u64 = 1 << 63;
 /// The longest lock-delay, in ms.
 pub const LOCK_DELAY_MS_MAX: u32 = 60_000;
 

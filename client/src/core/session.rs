@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use lockstep_wire::limit::{REQUEST_WINDOW_MAX, TTL_MS_MAX};
+use lockstep_wire::limit::{REQUEST_ID_LIMIT, REQUEST_WINDOW_MAX, TTL_MS_MAX};
 use lockstep_wire::reply::Grant;
 use lockstep_wire::{FencingToken, Nonce, RequestId, SessionId};
 
@@ -123,9 +123,11 @@ impl Session {
         id
     }
 
-    /// The cell says which request id it has not seen yet.
+    /// The cell says which request id it has not seen yet. One that no request can have says nothing.
     pub(super) fn skip_to(&mut self, next: RequestId) {
-        self.next_request_id = self.next_request_id.max(next);
+        if next.0 < REQUEST_ID_LIMIT {
+            self.next_request_id = self.next_request_id.max(next);
+        }
     }
 
     /// The ids below `id` that a mutation tells the cell to forget.

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a request id is consumed once at most. Deliberately absent: what the new requests do.
 
-use lockstep_wire::limit::REQUEST_WINDOW_MAX;
+use lockstep_wire::limit::{REQUEST_ID_LIMIT, REQUEST_WINDOW_MAX};
 use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::Grant;
 use lockstep_wire::request::{Acquire, Mutation};
@@ -13,9 +13,6 @@ use super::cell::Table;
 use super::digest::{self, Fact};
 use super::outcome::{Answer, Settled};
 use super::record::{ClaimState, HoldSlot, Kept, Session, SessionSlot};
-
-/// Request ids are below this, so that the next one always exists.
-const REQUEST_ID_LIMIT: u64 = 1 << 63;
 
 /// What a request asks, without its id, its remaining wait and what its client has seen.
 pub(crate) fn acquire_content(acquire: &Acquire<'_>) -> u64 {

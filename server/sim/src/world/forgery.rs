@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_wire::limit::{LOCK_DELAY_MS_MAX, NAME_BYTES_MAX, REQUEST_WINDOW_MAX, WAIT_MS_MAX};
+use lockstep_wire::limit::{
+    LOCK_DELAY_MS_MAX, NAME_BYTES_MAX, REQUEST_ID_LIMIT, REQUEST_WINDOW_MAX, WAIT_MS_MAX,
+};
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Mutation, Request};
 use lockstep_wire::{FencingToken, Owner, RequestId, Rows, SessionId, Status};
@@ -13,9 +15,6 @@ use lockstep_wire::{FencingToken, Owner, RequestId, Rows, SessionId, Status};
 use super::forger::Due;
 use super::plan::{Plan, Workload};
 use crate::random::Stream;
-
-/// One above the greatest request id.
-const REQUEST_ID_LIMIT: u64 = 1 << 63;
 
 /// A mutation that can be sent any number of times.
 #[derive(Clone, Debug)]
