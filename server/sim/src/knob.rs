@@ -15,35 +15,40 @@ use crate::world::schedule::MS;
 pub struct Knob {
     /// How it is called.
     pub name: &'static str,
-    /// The least that it can be turned to.
+    /// The least and the most that it can be turned to; what is beyond is no fault that the contract speaks of.
     pub least: u64,
+    /// See [`Knob::least`].
+    pub most: u64,
     read: fn(&Plan) -> u64,
     turn: fn(&mut Plan, u64),
 }
 
 macro_rules! knobs {
     (
-        counts { $($count:literal from $least:literal: $($field:ident).+ as $type:ty,)+ }
+        counts { $($count:literal from $least:literal to $most:literal: $($field:ident).+ as $type:ty,)+ }
         faults { $($fault:ident,)+ }
     ) => {
         /// All of them, those first that shorten a run most.
-        #[allow(clippy::cast_possible_truncation, reason = "no knob is turned above what it was drawn as or 2^16")]
+        #[allow(clippy::cast_possible_truncation, reason = "no knob is turned above its most")]
         const KNOBS: &[Knob] = &[
             Knob {
                 name: "safety_ms",
                 least: 1,
+                most: 90_000,
                 read: |plan| plan.safety / MS,
                 turn: |plan, value| plan.safety = value * MS,
             },
             $(Knob {
                 name: $count,
                 least: $least,
+                most: $most,
                 read: |plan| plan.$($field).+ as u64,
                 turn: |plan, value| plan.$($field).+ = value as $type,
             },)+
             $(Knob {
                 name: stringify!($fault),
                 least: 0,
+                most: 1,
                 read: |plan| u64::from(plan.faults.$fault),
                 turn: |plan, value| plan.faults.$fault = value > 0,
             },)+
@@ -56,24 +61,24 @@ macro_rules! knobs {
 
 knobs! {
     counts {
-        "cells" from 1: cells as u16,
-        "clients" from 1: workload.clients as usize,
-        "tasks" from 1: workload.tasks as usize,
-        "sessions" from 1: workload.sessions as usize,
-        "names" from 1: workload.names as usize,
-        "nodes" from 1: nodes as usize,
-        "drift_ppm" from 0: drift_ppm_max as u64,
-        "disk_errors_ppm" from 0: disk_error_ppm as u32,
-        "late_permille" from 0: late_permille as u64,
-        "outcasts" from 0: outcasts_max as usize,
-        "shared_percent" from 0: workload.shared_percent as u64,
-        "cancel_percent" from 0: workload.cancel_percent as u64,
-        "close_percent" from 0: workload.close_percent as u64,
-        "read_percent" from 0: workload.read_percent as u64,
-        "again_percent" from 0: workload.again_percent as u64,
-        "drop_percent" from 0: workload.drop_percent as u64,
-        "odd_percent" from 0: workload.odd_percent as u64,
-        "forgers" from 0: forgers as usize,
+        "cells" from 1 to 4: cells as u16,
+        "clients" from 1 to 50: workload.clients as usize,
+        "tasks" from 1 to 8: workload.tasks as usize,
+        "sessions" from 1 to 4: workload.sessions as usize,
+        "names" from 1 to 8: workload.names as usize,
+        "nodes" from 1 to 7: nodes as usize,
+        "drift_ppm" from 0 to 500: drift_ppm_max as u64,
+        "disk_errors_ppm" from 0 to 10000: disk_error_ppm as u32,
+        "late_permille" from 0 to 1000: late_permille as u64,
+        "outcasts" from 0 to 3: outcasts_max as usize,
+        "shared_percent" from 0 to 100: workload.shared_percent as u64,
+        "cancel_percent" from 0 to 100: workload.cancel_percent as u64,
+        "close_percent" from 0 to 100: workload.close_percent as u64,
+        "read_percent" from 0 to 100: workload.read_percent as u64,
+        "again_percent" from 0 to 100: workload.again_percent as u64,
+        "drop_percent" from 0 to 100: workload.drop_percent as u64,
+        "odd_percent" from 0 to 100: workload.odd_percent as u64,
+        "forgers" from 0 to 4: forgers as usize,
     }
     faults {
         kills,
@@ -94,9 +99,6 @@ knobs! {
         births,
     }
 }
-
-/// The greatest value that anything may be turned to; a whole run of a minute and a half.
-const VALUE_MAX: u64 = 90_000;
 
 impl Knob {
     /// All of them, those first that shorten a run most.
@@ -156,8 +158,8 @@ impl FromStr for Setting {
             format!("there is no knob {name}; there are {}", names.join(", "))
         })?;
         let value: u64 = value.parse().map_err(|_| format!("{value} is no number"))?;
-        if value < knob.least || value > VALUE_MAX {
-            return Err(format!("{name} goes from {} to {VALUE_MAX}", knob.least));
+        if value < knob.least || value > knob.most {
+            return Err(format!("{name} goes from {} to {}", knob.least, knob.most));
         }
         Ok(Setting { knob, value })
     }
@@ -184,7 +186,8 @@ mod tests {
             ("clients", "NAME=NUMBER"),
             ("clients=0", "from 1"),
             ("clients=many", "no number"),
-            ("clients=70000000", "to 90000"),
+            ("clients=51", "to 50"),
+            ("drift_ppm=501", "to 500"),
             ("moons=1", "there are safety_ms, cells"),
         ] {
             let error = text.parse::<Setting>().expect_err(text);

@@ -90,6 +90,9 @@ fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
             if arguments.twice {
                 println!("seed {seed}: the second run is the same");
             }
+            if arguments.shrink {
+                println!("seed {seed}: no rule is broken; there is nothing to shrink");
+            }
             ExitCode::SUCCESS
         }
         Err(failure) => {

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use lockstep_client::core::Loss;
 use lockstep_client::{Client, Config, Error};
 
 /// What a command ends with when it is not 0 or the code of a command that was run under a lock.
@@ -158,8 +159,8 @@ fn code_of(error: &Error) -> u8 {
     match error {
         Error::Invalid { .. } => 2,
         Error::Held { .. } | Error::TimedOut { .. } | Error::AlreadyHeld { .. } => exit::NOT_ACQUIRED,
-        Error::Lost { .. } | Error::Stale { .. } | Error::SessionEnded { .. } => exit::LOST,
-        Error::NoCluster { .. } => exit::NO_CLUSTER,
+        Error::NoCluster { .. } | Error::SessionEnded { reason: Loss::Unconfirmed, .. } => exit::NO_CLUSTER,
+        // Whoever waits holds nothing that could be lost: no command ran.
         _ => exit::FAILED,
     }
 }
@@ -178,5 +179,21 @@ fn print(text: &str) {
     {
         complain(&format!("standard output cannot be written: {error}"));
         std::process::exit(i32::from(exit::FAILED));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_wire::reply::EndReason;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_that_fails_lost_nothing() {
+        let ended = |reason| Error::SessionEnded { what: "acquiring a".to_owned(), reason };
+        assert_eq!(code_of(&ended(Loss::Unconfirmed)), exit::NO_CLUSTER, "nobody answered for too long");
+        assert_eq!(code_of(&ended(Loss::Ended(EndReason::Expired))), exit::FAILED);
+        let unheard = Error::NoCluster { what: "acquiring a".to_owned(), trouble: "refused".to_owned() };
+        assert_eq!(code_of(&unheard), exit::NO_CLUSTER);
     }
 }

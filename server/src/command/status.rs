@@ -91,7 +91,10 @@ fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {
             "cell {cell}: led by node {} in term {}; {} sessions, {} locks, {} entries committed\n",
             leader.node, leader.term, leader.sessions, leader.locks, leader.committed
         ),
-        None if members.values().flatten().any(|status| status.role == "unborn") => {
+        // One that was formatted again knows of no birth either; whoever has a term knows better.
+        None if members.values().flatten().all(|status| status.role == "unborn")
+            && members.values().any(Result::is_ok) =>
+        {
             format!("cell {cell}: not born yet; every one of its members must be up together once\n")
         }
         None => {
@@ -104,8 +107,13 @@ fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {
         text += &format!("  serves {}\n", named.join(", "));
     }
     let width = members.keys().map(String::len).max().unwrap_or(0);
+    let is_born = members.values().flatten().any(|status| status.role != "unborn");
     for (address, answer) in members {
         text += &match answer {
+            Ok(status) if status.role == "unborn" && is_born => format!(
+                "  {address:width$}  node {}  knows nothing of this cell; was its directory formatted again? its log says\n",
+                status.node
+            ),
             Ok(status) => format!(
                 "  {address:width$}  node {}  {:9}  term {}  applied {}  durable {}\n",
                 status.node, status.role, status.term, status.applied, status.durable
@@ -197,5 +205,18 @@ mod tests {
     fn a_cell_without_a_leader_says_what_it_waits_for() {
         let members = Members::from([("a:1".to_owned(), Ok(status(1, "candidate")))]);
         assert!(describe(CellId(2), &["pay".to_owned()], &members).starts_with("cell 2: no leader;"));
+        let unborn = Members::from([("a:1".to_owned(), Ok(status(1, "unborn")))]);
+        assert!(describe(CellId(2), &[], &unborn).starts_with("cell 2: not born yet;"));
+    }
+
+    #[test]
+    fn one_member_that_was_formatted_again_does_not_make_the_cell_unborn() {
+        let members = Members::from([
+            ("a:1".to_owned(), Ok(status(1, "candidate"))),
+            ("b:1".to_owned(), Ok(status(2, "unborn"))),
+        ]);
+        let text = describe(CellId(0), &[], &members);
+        assert!(text.starts_with("cell 0: no leader;"), "{text}");
+        assert!(text.contains("b:1  node 2  knows nothing of this cell"), "{text}");
     }
 }

@@ -402,8 +402,8 @@ impl Raft {
         let Some(first) = missing.first() else { return };
         let names: Vec<String> = missing.iter().map(NodeId::to_string).collect();
         let reason = format!(
-            "cell {} is unborn: waiting for node {} to say who it is and to store the list of members; nothing was \
-             acknowledged yet",
+            "cell {} is unborn as far as this node knows: waiting for node {} to say who it is and to store the list of \
+             members; if a member has refused this node as formatted again, that is why",
             self.config.cell,
             names.join(", ")
         );

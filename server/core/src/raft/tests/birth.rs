@@ -190,11 +190,11 @@ fn member_wiped_in_the_middle_of_birth_leaves_a_cell_that_says_it_is_unborn() {
     assert_eq!(cluster.serving_leader(), None);
     let reports: Vec<String> = cluster.member(1).reports.iter().cloned().collect();
     expect![[r#"
-        cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again
-        cell 7 is unborn: waiting for node 3 to say who it is and to store the list of members; nothing was acknowledged yet"#]].assert_eq(&reports.join("\n"));
+        cell 7 is unborn as far as this node knows: waiting for node 3 to say who it is and to store the list of members; if a member has refused this node as formatted again, that is why
+        cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again"#]].assert_eq(&reports.join("\n"));
     let reports: Vec<String> = cluster.member(3).reports.iter().cloned().collect();
     expect![[r#"
-        cell 7 is unborn: waiting for node 1 to say who it is and to store the list of members; nothing was acknowledged yet
+        cell 7 is unborn as far as this node knows: waiting for node 1 to say who it is and to store the list of members; if a member has refused this node as formatted again, that is why
         refused by node 1: cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again
         refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead)"#]].assert_eq(&reports.join("\n"));
 }
@@ -206,7 +206,7 @@ fn unborn_cell_says_whom_it_waits_for() {
     cluster.start(NodeId(3));
     cluster.run_for(Span::from_ms(15_000));
     let reports: Vec<String> = cluster.member(1).reports.iter().cloned().collect();
-    expect!["cell 7 is unborn: waiting for node 2 to say who it is and to store the list of members; nothing was acknowledged yet"].assert_eq(&reports.join("\n"));
+    expect!["cell 7 is unborn as far as this node knows: waiting for node 2 to say who it is and to store the list of members; if a member has refused this node as formatted again, that is why"].assert_eq(&reports.join("\n"));
     assert_eq!(cluster.raft(1).role_name(), "unborn");
 }
 
