@@ -544,9 +544,11 @@ impl Forger {
 
     /// Tries what only the owner of a session may: ids are public, nonces are not.
     fn trespass(&mut self, around: &mut ClientSurroundings<'_>) {
+        // What its nonce has opened is its own, whether it knows of it yet or not.
+        let own = [self.session, around.judges.session_by_nonce(self.cell, &self.nonce)];
         let judges = around.judges.cell(self.cell);
         let others: Vec<SessionId> =
-            judges.orphans.live_sessions().filter(|other| Some(*other) != self.session).collect();
+            judges.orphans.live_sessions().filter(|other| !own.contains(&Some(*other))).collect();
         if others.is_empty() {
             return;
         }

@@ -56,9 +56,10 @@ fn drawn_runs_break_no_rule() {
 }
 
 /// Seeds that found a defect once.
-const KEPT: [u64; 2] = [
+const KEPT: [u64; 3] = [
     // A hello that the birth of its cell overtook parted two members for good.
     57,
     // A turn's clock was older than what the turn handed out, and a lease counted from before its beat was sent.
-    7_000_222,
+    7_000_222, // A forger was blamed for attaching what its own nonce had opened.
+    40_010_737,
 ];
