@@ -335,14 +335,14 @@ impl Cell {
         let waiting = self.questions.settling_len();
         let Some(round) = self.admit_question(call, waiting, fx) else { return };
         self.attachments.on_connected(call.connection);
-        let mut silent = Vec::new();
+        let (mut attaching, mut silent) = (Vec::new(), Vec::new());
         for proof in proofs.iter() {
             if let Ok(session) = self.table.session(proof.session)
                 && session.is_opened_by(&proof.nonce)
             {
                 let (slot, silence_ms) = (session.slot(), session.silence_ms());
                 self.attach(proof.session, slot, call, fx);
-                self.leases.on_return(slot);
+                attaching.push(slot);
                 if self.leases.is_silent(slot, silence_ms, self.table.applied()) {
                     silent.push(proof.session);
                 }
@@ -351,6 +351,10 @@ impl Cell {
         // Before the blank entry nobody's time has begun anew, and nothing that was heard may shorten it.
         if self.tenure.is_serving() {
             self.log_return(&silent, now, fx);
+        }
+        // However long the disks take: none of them ends while this waits for its answer.
+        for slot in attaching {
+            self.leases.on_return(slot);
         }
         // The return is waited for; and what an earlier connection has sent may be on its way still, and uses up request ids.
         let after = self.raft.last_index();

@@ -177,7 +177,8 @@ fn an_attach_behind_a_return_that_is_on_its_way_waits_for_it_and_keeps_the_sessi
     let b = rig.connect(rig.leader());
     rig.say_attach(b, session, 1);
     rig.settle();
-    rig.advance(450);
+    // Longer than a whole TTL.
+    rig.advance(9_000);
     let leader = rig.leader();
     assert_eq!((rig.count(leader, "returned 1"), rig.count(leader, "end"), rig.told(b).len()), (1, 0, 0));
     followers.iter().for_each(|node| rig.release_disk(*node));
