@@ -182,10 +182,12 @@ impl Shard {
     fn turns(&mut self, ring: &Ring) -> Result<(), ShardError> {
         loop {
             ring.submit_and_wait(Some(self.patience())).map_err(kernel("the ring refused to go on"))?;
-            // A turn is what had come when its clock was read: no input is newer than the time it is given with.
+            // A turn is what had come when its clock was read: no input is newer than the time it is given with. The bells
+            // before the mailbox, so that none is heard without what it was about.
+            let completions = ring.completions();
             let handoffs = self.plan.mailboxes[usize::from(self.plan.shard)].take_all();
             self.now = Instant::now();
-            for completion in ring.completions() {
+            for completion in completions {
                 self.on_completion(ring, completion)?;
             }
             self.take_in(ring, handoffs)?;

@@ -94,9 +94,13 @@ impl StorageRead for DataDirectory {
         for entry in Dir::read_from(&self.directory).map_err(|errno| disk_error(&errno.into()))? {
             let entry = entry.map_err(|errno| disk_error(&errno.into()))?;
             let Some(file) = entry.file_name().to_str().ok().and_then(FileName::parse) else { continue };
-            let status =
-                retry(|| rustix::fs::statat(&self.directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW))?;
-            files.push((file, u64::try_from(status.st_size).unwrap_or(0)));
+            match retry(|| rustix::fs::statat(&self.directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW))
+            {
+                Ok(status) => files.push((file, u64::try_from(status.st_size).unwrap_or(0))),
+                // Another shard's log, which runs already, has renamed or removed it since it was read.
+                Err(DiskError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(files)
     }

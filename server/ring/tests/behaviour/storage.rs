@@ -1,5 +1,7 @@
 //! The log's drivers on a real file system.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_ring::storage::{DataDirectory, LogDisk};
@@ -133,4 +135,33 @@ fn segment_is_prepared_written_read_and_removed_through_the_ring() {
     let mut later = LogDisk::new(&ring, directory.path(), Token(600)).expect("a driver");
     let read = Action::Read { file: SEGMENT, offset: 4096, len: 4096 };
     assert_eq!(carry_out(&ring, &mut later, Lane::Read, read, 0), Ok(vec![5; 4096]));
+}
+
+#[test]
+fn files_that_another_shard_renames_and_removes_meanwhile_do_not_spoil_a_listing() {
+    let directory = directory();
+    let mut storage = DataDirectory::open(directory.path()).expect("opens");
+    storage.create(SEGMENT).expect("created");
+    let path = directory.path().to_owned();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let other = std::thread::spawn({
+        let is_over = Arc::clone(&is_over);
+        move || {
+            let shard = ShardId(1);
+            let mut storage = DataDirectory::open(&path).expect("opens");
+            let (staging, segment) =
+                (FileName::Staging { shard }, FileName::Segment { shard, sequence: SegmentSequence(1) });
+            while !is_over.load(Ordering::Relaxed) {
+                storage.create(staging).expect("created");
+                storage.rename(staging, segment).expect("renamed");
+                storage.remove(segment).expect("removed");
+            }
+        }
+    });
+    let lists: Vec<_> = (0..20_000).map(|_| storage.list()).collect();
+    is_over.store(true, Ordering::Relaxed);
+    other.join().expect("the other shard goes on");
+    for list in lists {
+        assert!(list.expect("a listing").contains(&(SEGMENT, 0)), "its own files are always there");
+    }
 }

@@ -18,6 +18,8 @@ use lockstep_wire::{LogIndex, Owner, SessionId};
 const NAMES: u64 = 8;
 /// TTLs of those who come and go.
 const TTL_MS_MAX: u64 = 3_000;
+/// The TTL of the session that is to outlive the storm, in ms.
+pub(super) const KEPT_TTL_MS: u64 = 60_000;
 /// Holds that each keeper has in the end.
 const KEPT_MAX: usize = 40;
 
@@ -189,7 +191,7 @@ impl Actor {
     pub(super) async fn keep(mut self) -> Vec<(Owner, Guard)> {
         let mut kept = Vec::new();
         let session = loop {
-            match self.open(60_000).await {
+            match self.open(KEPT_TTL_MS).await {
                 Some(session) => break session,
                 None => assert!(!self.notes.is_over(), "keeper {} never had a session", self.number),
             }
