@@ -2,7 +2,7 @@
 //!
 //! Invariants: before a valid Hello only small frames are read, one receive at a time, because the
 //! connection may move to another shard; whoever is silent for five seconds is closed; there is a cap on
-//! those who have not said anything. Deliberately absent: whether a Hello is welcome; that is `core::hello`.
+//! those who have not said anything for a moment. Deliberately absent: whether a Hello is welcome; that is `core::hello`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,8 +25,10 @@ use super::{ACCEPT_CLIENTS, ACCEPT_PEERS, Listeners, Shard, ShardError};
 
 /// How long a connection may take to say a valid Hello.
 const HELLO_MAX: Duration = Duration::from_secs(5);
-/// Connections that have not said a valid Hello; beyond them the oldest is closed.
+/// Connections that have not said a valid Hello; beyond them the oldest is closed, once it has had its moment.
 const GREETING_MAX: usize = 1_024;
+/// The moment that everybody has, whoever else comes: a client on a busy machine does not say its Hello at once.
+const GREETING_MIN: Duration = Duration::from_millis(250);
 /// Connections on the port for members beyond those that clients may have; the node keeps descriptors for them.
 const PEERS_RESERVED: usize = 64;
 /// The pause after the kernel refused to accept, for want of descriptors for example.
@@ -259,13 +261,15 @@ impl Shard {
 
     /// Closes whoever has been silent for too long, or is the oldest of too many.
     pub(super) fn close_silent(&mut self, ring: &Ring) {
-        if self.door.greeting.len() > GREETING_MAX {
+        let now = self.now;
+        let is_excess = |since: Instant, len: usize| len > GREETING_MAX && now >= since + GREETING_MIN;
+        if self.door.greeting.front().is_some_and(|(since, _)| is_excess(*since, self.door.greeting.len())) {
             // Those who have said their Hello meanwhile crowd nobody out.
             self.door.greeting.retain(|(_, id)| self.connections.is_greeting(*id));
         }
         while let Some((since, id)) = self.door.greeting.front().copied() {
             let is_greeting = self.connections.is_greeting(id);
-            let is_over = self.now >= since + HELLO_MAX || self.door.greeting.len() > GREETING_MAX;
+            let is_over = now >= since + HELLO_MAX || is_excess(since, self.door.greeting.len());
             if is_greeting && !is_over {
                 break;
             }
@@ -275,7 +279,6 @@ impl Shard {
                 self.connections.close(ring, id, false);
             }
         }
-        let now = self.now;
         let due: Vec<Port> =
             self.door.paused.extract_if(.., |(due, _)| *due <= now).map(|(_, port)| port).collect();
         for port in due {

@@ -3,6 +3,8 @@
 //! Invariant: an asking is noted before it is sent, an answer after it has come, and a belief together with the clock at
 //! that moment, all in one list; so the order of the list is an order of time. Deliberately absent: judgement.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,6 +56,24 @@ impl Notes {
 
     pub(super) fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether each of these clients has been granted something.
+    pub(super) fn all_have_been_granted(&self, clients: Range<usize>) -> bool {
+        let events = self.list();
+        let granted: BTreeSet<Owner> = events
+            .iter()
+            .filter_map(|event| if let Event::Granted { owner, .. } = event { Some(*owner) } else { None })
+            .collect();
+        let mut missing: BTreeSet<usize> = clients.collect();
+        for event in events.iter() {
+            if let Event::Asked { client, owner, .. } = event
+                && granted.contains(owner)
+            {
+                missing.remove(client);
+            }
+        }
+        missing.is_empty()
     }
 
     /// Everything so far, in order.

@@ -81,7 +81,14 @@ fn weather(network: Option<&Network>, seed: u64, how_long: Duration) {
                 None => run(),
             });
         }
-        let raged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| storm.rage(how_long)));
+        let raged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            // Who is cut off first is to have something to lose.
+            let clients = 0..CLIENT_SITES * (ACTORS + 1);
+            until("every client has had a lock", PATIENCE, || {
+                notes.all_have_been_granted(clients.clone()).then_some(())
+            });
+            storm.rage(how_long);
+        }));
         if raged.is_ok() {
             storm.cluster.leader(CELL);
         }
