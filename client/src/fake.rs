@@ -253,6 +253,7 @@ impl FakeCell {
                     sessions: self.sessions.len() as u64,
                     locks: self.locks.len() as u64,
                     digest: 0,
+                    is_short_of_space: false,
                     members: Rows::Slice(&[]),
                 };
                 self.say(port, asked, correlation, &Reply::Status(view));

@@ -93,6 +93,8 @@ mutants! {
     WaitCutShort = "wait-cut-short",
     /// A new leader arms no timers of the waits that it finds (SEMANTICS, section 5).
     WaitForgottenAtFailover = "wait-forgotten-at-failover",
+    /// A leader whose disk is full refuses releases, too: nobody can give back what he holds (PROTOCOL, section 5).
+    ReleaseRefusedForSpace = "release-refused-for-space",
 }
 
 /// Whether this is the variant that runs on this thread.

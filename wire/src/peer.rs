@@ -240,6 +240,8 @@ pub struct Beat {
     pub round: RoundId,
     /// How far the log is known to be committed *and* to match at the receiver; 0 in an answer.
     pub committed: LogIndex,
+    /// In an answer: the follower's disk has no room for the next segment of its log. Otherwise false.
+    pub is_short_of_space: bool,
 }
 
 impl Row<'_> for Beat {
@@ -249,6 +251,7 @@ impl Row<'_> for Beat {
         out.put_u64(self.term.0);
         out.put_u64(self.round.0);
         out.put_u64(self.committed.0);
+        out.put_bool(self.is_short_of_space);
     }
     fn read(reader: &mut Reader<'_>) -> Decoded<Beat> {
         Ok(Beat {
@@ -262,6 +265,7 @@ impl Row<'_> for Beat {
             term: Term(reader.u64("term")?),
             round: RoundId(reader.u64("round")?),
             committed: LogIndex(reader.u64("committed")?),
+            is_short_of_space: reader.bool("is_short_of_space")?,
         })
     }
 }

@@ -300,6 +300,8 @@ pub struct StatusView<'a> {
     pub locks: u64,
     /// The digest of its replicated state at `applied`.
     pub digest: u64,
+    /// Its disk has no room for the next segment of its log.
+    pub is_short_of_space: bool,
     /// The cell's members.
     pub members: Rows<'a, MemberView<'a>>,
 }

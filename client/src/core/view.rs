@@ -133,6 +133,8 @@ pub struct StatusInfo {
     pub locks: u64,
     /// The digest of its replicated state at `applied`.
     pub digest: u64,
+    /// Its disk has no room for the next segment of its log.
+    pub is_short_of_space: bool,
     /// The cell's members.
     pub members: Vec<MemberInfo>,
 }
@@ -228,6 +230,7 @@ impl From<reply::StatusView<'_>> for StatusInfo {
             sessions: view.sessions,
             locks: view.locks,
             digest: view.digest,
+            is_short_of_space: view.is_short_of_space,
             members: members.collect(),
         }
     }

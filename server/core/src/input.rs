@@ -75,6 +75,11 @@ pub enum Input<'a> {
         /// Which.
         connection: ConnectionId,
     },
+    /// The disk has no room for the next segment of the log, or has room again. What was appended is not concerned.
+    Space {
+        /// Whether it has none.
+        is_short: bool,
+    },
     /// The node is about to stop: leadership is handed over, new work is refused.
     Stop,
 }

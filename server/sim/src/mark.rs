@@ -62,6 +62,10 @@ marks! {
     DiskFailed => "a disk's error stopped a log",
     /// Log: appends waited for a segment that a full disk had no room for.
     SpaceWaitedFor => "appends waited for room on a full disk",
+    /// Log: a client was refused because there was no room.
+    NoSpaceTold => "a client was told that there was no space",
+    /// Log: an acquire was granted while one member's disk was full.
+    GrantedBesideFullDisk => "a cell with one full disk went on granting",
     /// Log: a start has found its disk full.
     StartedFull => "a start found its disk full",
     /// Birth: a member has met one that was formatted again.

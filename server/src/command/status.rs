@@ -115,8 +115,13 @@ fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {
                 status.node
             ),
             Ok(status) => format!(
-                "  {address:width$}  node {}  {:9}  term {}  applied {}  durable {}\n",
-                status.node, status.role, status.term, status.applied, status.durable
+                "  {address:width$}  node {}  {:9}  term {}  applied {}  durable {}{}\n",
+                status.node,
+                status.role,
+                status.term,
+                status.applied,
+                status.durable,
+                if status.is_short_of_space { "  its disk is full" } else { "" }
             ),
             Err(error) => format!("  {address:width$}  no answer: {}\n", trouble(error)),
         };
@@ -147,6 +152,7 @@ fn as_json(cell: CellId, namespaces: &[String], members: &Members) -> Value {
                 "durable": status.durable.to_string(),
                 "sessions": status.sessions.to_string(),
                 "locks": status.locks.to_string(),
+                "short_of_space": status.is_short_of_space,
                 "digest": format!("{:016x}", status.digest),
             }),
             Err(error) => json!({ "address": address, "error": error.to_string() }),
@@ -179,6 +185,7 @@ mod tests {
             sessions: 3,
             locks: 2,
             digest: 5,
+            is_short_of_space: node == 2,
             members: Vec::new(),
         }
     }
@@ -194,7 +201,7 @@ mod tests {
         let text = describe(CellId(1), &[String::new()], &members);
         let wanted = "cell 1: led by node 1 in term 4; 3 sessions, 2 locks, 90 entries committed
   a:1   node 1  leader     term 4  applied 90  durable 91
-  bb:1  node 2  follower   term 4  applied 90  durable 91
+  bb:1  node 2  follower   term 4  applied 90  durable 91  its disk is full
   c:1   no answer: c:1: refused
 ";
         assert_eq!(text, wanted);

@@ -31,6 +31,8 @@ pub(super) struct ShardDisk {
     deferred: Option<(Instant, DiskOp)>,
     /// When to look again whether a disk that was full has room.
     space_due: Option<Instant>,
+    /// What the cells were last told of it.
+    is_short_of_space: bool,
     /// The reads that the log works on, and those that it had no room for.
     reads: BTreeMap<ReadId, LogIndex>,
     refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
@@ -87,6 +89,7 @@ pub(super) fn open(
         appended: VecDeque::new(),
         deferred: None,
         space_due: None,
+        is_short_of_space: false,
         reads: BTreeMap::new(),
         refused_reads: VecDeque::new(),
     };
@@ -141,6 +144,12 @@ impl ShardDisk {
         done
     }
 
+    /// Whether the disk has no room for the next segment, if that is news.
+    pub(super) fn poll_space(&mut self) -> Option<bool> {
+        let is_short = self.log.is_short_of_space();
+        (std::mem::replace(&mut self.is_short_of_space, is_short) != is_short).then_some(is_short)
+    }
+
     /// Asks for entries of a cell.
     pub(super) fn read(&mut self, cell: CellId, first: LogIndex, last: LogIndex, bytes_max: usize) {
         match self.log.read(cell, first, last, bytes_max) {
@@ -188,12 +197,15 @@ impl ShardDisk {
     /// Lets the log, which has no clock, try a disk that was full once more every now and then.
     fn look_for_space(&mut self, now: Instant) {
         if !self.log.is_short_of_space() {
-            self.space_due = None;
+            if self.space_due.take().is_some() {
+                tracing::info!("the disk has room for the log again");
+            }
             return;
         }
         if self.space_due.is_none() {
             tracing::warn!(
-                "the disk has no room for the next segment of the log; make room before writes have to wait"
+                "the disk has no room for the next segment of the log; make room. Until then new sessions and acquires are \
+                 refused (NO_SPACE), unless a majority of the members has space"
             );
         }
         if *self.space_due.get_or_insert(now + SPACE_PAUSE) <= now {
@@ -248,6 +260,7 @@ mod tests {
             appended: VecDeque::new(),
             deferred: None,
             space_due: None,
+            is_short_of_space: false,
             reads: BTreeMap::new(),
             refused_reads: VecDeque::new(),
         }
@@ -263,5 +276,12 @@ mod tests {
         disk.look_for_space(now + SPACE_PAUSE);
         let op = disk.log.poll_op().unwrap();
         assert!(matches!(op.action, Action::Create { .. }), "{op:?}");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_once() {
+        let ring = Ring::new(RingConfig::default()).unwrap();
+        let mut disk = full(&ring);
+        assert_eq!([disk.poll_space(), disk.poll_space()], [Some(true), None]);
     }
 }

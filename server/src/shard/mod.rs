@@ -257,6 +257,9 @@ impl Shard {
         if let Some(failure) = self.disk.failure() {
             return Err(ShardError::Halted(failure));
         }
+        if let Some(is_short) = self.disk.poll_space() {
+            self.step_all(|_| Input::Space { is_short })?;
+        }
         while let Some((cell, append)) = self.disk.poll_durable() {
             self.step(cell, Input::Durable(append))?;
         }

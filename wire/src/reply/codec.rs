@@ -338,6 +338,7 @@ impl<'a> StatusView<'a> {
         out.put_u64(self.sessions);
         out.put_u64(self.locks);
         out.put_u64(self.digest);
+        out.put_bool(self.is_short_of_space);
         self.members.put(out);
     }
 
@@ -354,6 +355,7 @@ impl<'a> StatusView<'a> {
             sessions: reader.u64("sessions")?,
             locks: reader.u64("locks")?,
             digest: reader.u64("digest")?,
+            is_short_of_space: reader.bool("is_short_of_space")?,
             members: Rows::read(reader, MEMBERS_MAX, "members")?,
         })
     }

@@ -211,6 +211,7 @@ const STATUS_VIEW: StatusView<'static> = StatusView {
     sessions: 2,
     locks: 1,
     digest: 0x0102_0304_0506_0708,
+    is_short_of_space: false,
     members: Rows::Slice(&[MemberView {
         node: NodeId(2),
         is_linked: true,
@@ -325,6 +326,7 @@ const BEATS: &[Beat] = &[
         term: Term(4),
         round: RoundId(1_000),
         committed: LogIndex(96),
+        is_short_of_space: false,
     },
     Beat {
         cell: CellId(1),
@@ -332,6 +334,7 @@ const BEATS: &[Beat] = &[
         term: Term(9),
         round: RoundId(3),
         committed: LogIndex(0),
+        is_short_of_space: true,
     },
     Beat {
         cell: CellId(2),
@@ -339,6 +342,7 @@ const BEATS: &[Beat] = &[
         term: Term(6),
         round: RoundId(2),
         committed: LogIndex(0),
+        is_short_of_space: false,
     },
 ];
 

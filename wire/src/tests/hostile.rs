@@ -109,6 +109,8 @@ fn fields_with_values_that_they_cannot_have_are_named() {
         ("peer.vote", 0, 3, "ballot"),
         ("peer.append-reply.durable", 8, 2, "outcome"),
         ("peer.beats", 4, 3, "beat"),
+        ("peer.beats", 29, 2, "is_short_of_space"),
+        ("status-reply", 85, 2, "is_short_of_space"),
     ] {
         let (_, message) = samples().into_iter().find(|(sample, _)| *sample == name).expect(name);
         with_frame(&message.encode(), |frame| {
@@ -142,7 +144,7 @@ fn a_list_over_its_limit_is_refused_by_its_count_alone() {
         ("holders", reply(kind::GET_LOCK), &[0; 27], VIEW_ROWS_MAX, "holders"),
         ("waiters", reply(kind::GET_LOCK), &[0; 29], VIEW_ROWS_MAX, "waiters"),
         ("claims", reply(kind::GET_SESSION), &[0; 19], VIEW_ROWS_MAX, "claims"),
-        ("members", reply(kind::STATUS), &[0; 65], MEMBERS_MAX, "members"),
+        ("members", reply(kind::STATUS), &[0; 66], MEMBERS_MAX, "members"),
         ("routes", reply(kind::ROUTES), ok, ROUTES_MAX, "routes"),
         ("manifest", peer::kind::MANIFEST, &[0; 16], MEMBERS_MAX, "members"),
         ("beats", peer::kind::BEATS, &[], BEATS_PER_FRAME_MAX, "beats"),
@@ -219,6 +221,7 @@ fn more_beats_than_fit_go_into_more_frames() {
         term: Term(1),
         round: RoundId(round),
         committed: LogIndex(0),
+        is_short_of_space: false,
     };
     let beats: Vec<Beat> = (0..).map(beat).take(BEATS_PER_FRAME_MAX * 2 + 1).collect();
     let mut bytes = Vec::new();

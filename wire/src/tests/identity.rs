@@ -299,20 +299,23 @@ fn status_view() -> impl Strategy<Value = StatusView<'static>> {
     let who = (node(), text(16), term(), node(), text(ADDRESS_BYTES_MAX));
     let indexes = (index(), index(), index());
     let counts = any::<(u64, u64, u64)>();
-    (who, indexes, counts, rows(member, MEMBERS_MAX)).prop_map(
-        |((node, role, term, leader, leader_address), indexes, counts, members)| StatusView {
-            node,
-            role,
-            term,
-            leader,
-            leader_address,
-            committed: indexes.0,
-            applied: indexes.1,
-            durable: indexes.2,
-            sessions: counts.0,
-            locks: counts.1,
-            digest: counts.2,
-            members,
+    (who, indexes, counts, any::<bool>(), rows(member, MEMBERS_MAX)).prop_map(
+        |((node, role, term, leader, leader_address), indexes, counts, is_short_of_space, members)| {
+            StatusView {
+                node,
+                role,
+                term,
+                leader,
+                leader_address,
+                committed: indexes.0,
+                applied: indexes.1,
+                durable: indexes.2,
+                sessions: counts.0,
+                locks: counts.1,
+                digest: counts.2,
+                is_short_of_space,
+                members,
+            }
         },
     )
 }
@@ -418,8 +421,16 @@ fn peer_message() -> impl Strategy<Value = PeerMessage<'static>> {
 
 fn beats() -> impl Strategy<Value = Rows<'static, Beat>> {
     let kind = prop::sample::select(vec![BeatKind::Ask, BeatKind::Answer, BeatKind::Deposed]);
-    let beat = (cell(), kind, term(), round(), index())
-        .prop_map(|(cell, kind, term, round, committed)| Beat { cell, kind, term, round, committed });
+    let beat = (cell(), kind, term(), round(), index(), any::<bool>()).prop_map(
+        |(cell, kind, term, round, committed, is_short_of_space)| Beat {
+            cell,
+            kind,
+            term,
+            round,
+            committed,
+            is_short_of_space,
+        },
+    );
     vec(beat, 1..30).prop_map(|beats| Rows::Slice(leak(beats)))
 }
 

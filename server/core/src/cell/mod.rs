@@ -204,6 +204,7 @@ impl Cell {
             }
             Input::Malformed { connection, head, error } => self.on_malformed(connection, head, error, fx),
             Input::Disconnected { connection } => self.attachments.on_disconnected(connection),
+            Input::Space { is_short } => self.raft.on_space(is_short),
             Input::Stop => self.on_stop(now, fx),
         }
         self.is_halted |= fx.list()[before..].iter().any(|effect| matches!(effect, Effect::Halt(_)));

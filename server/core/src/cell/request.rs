@@ -1,7 +1,8 @@
 //! What clients ask: checked, admitted, and turned into entries or questions.
 //!
 //! Invariants: a request that is refused here was not executed and changed nothing; a keep-alive is never
-//! refused for load (ARCHITECTURE section 6.2). Deliberately absent: what a command does; that is the table's.
+//! refused for load (ARCHITECTURE section 6.2); nothing that frees something is refused for want of space.
+//! Deliberately absent: what a command does; that is the table's.
 
 use lockstep_wire::entry::Command;
 use lockstep_wire::frame::Head;
@@ -30,6 +31,8 @@ const QUESTIONS_MAX: usize = 32_768;
 const STRANGERS_MAX: usize = 1 << 20;
 /// When to come back after a refusal for load, in ms.
 const RETRY_AFTER_MS: u32 = 50;
+/// When to come back after a refusal for want of space, in ms: disks are looked at once a second.
+const SPACE_RETRY_AFTER_MS: u32 = 500;
 
 /// How much a request may ask of a busy leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +198,14 @@ impl Cell {
             self.refuse(call, Status::ShuttingDown, "this node is stopping; ask another member", fx);
             return None;
         }
+        if self.must_save_space(admission, command, now) {
+            let refusal = Refusal {
+                retry_after_ms: SPACE_RETRY_AFTER_MS,
+                ..Refusal::new(Status::NoSpace, "the disks of this cell have no room for anything new")
+            };
+            self.answer(call, &Reply::Refused(refusal), fx);
+            return None;
+        }
         if self.raft.is_commit_stalled(now) {
             if mutant::is(Mutant::StallSaysNotExecuted) {
                 let _ = self.propose(command, now, fx);
@@ -211,6 +222,21 @@ impl Cell {
             self.refuse(call, Status::NoQuorum, "leadership is moving to another member", fx);
         }
         index
+    }
+
+    /// Whether a command adds something for which there is no room: what is left is kept for what frees something, and for
+    /// the leader's own entries. What is asked for again, and was done, adds nothing.
+    fn must_save_space(&self, admission: Admission, command: &Command<'_>, now: Time) -> bool {
+        if self.raft.has_space(now) {
+            return false;
+        }
+        let frees = admission == Admission::Frees && !mutant::is(Mutant::ReleaseRefusedForSpace);
+        let is_done = if let Command::OpenSession { nonce, .. } = command {
+            self.table.session_by_nonce(nonce).is_some()
+        } else {
+            self.table.replay(command).is_some()
+        };
+        !frees && !is_done
     }
 
     fn on_acquire(&mut self, call: Call, acquire: &Acquire<'_>, now: Time, fx: &mut Effects) {

@@ -10,4 +10,5 @@ mod locks;
 mod rig;
 mod sessions;
 mod silence;
+mod space;
 mod text;

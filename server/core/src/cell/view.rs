@@ -76,6 +76,7 @@ pub(crate) fn status(cell: &Cell, call: Call, fx: &mut Effects) {
         sessions: cell.table.sessions_len() as u64,
         locks: cell.table.locks_len() as u64,
         digest: cell.table.digest(),
+        is_short_of_space: cell.raft.is_short_of_space(),
         members: Rows::Slice(&members),
     });
     cell.answer(call, &reply, fx);

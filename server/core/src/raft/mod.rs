@@ -4,7 +4,7 @@
 //! `durability` until the disk has confirmed it, and nothing that proves leadership waits for a disk.
 //! This file holds the state and says who deals with what: `birth` with who the members are,
 //! `election` with terms, votes and roles, `transfer` with leaving on purpose, `replication` with
-//! entries and what is committed, `round` with proofs of leadership. Deliberately absent: clocks, disks,
+//! entries and what is committed, `round` with proofs of leadership, `space` with full disks. Deliberately absent: clocks, disks,
 //! sockets, randomness beyond the seed, and what an entry means. Snapshots would move the log's base,
 //! learners and changes of membership would make `Peer`s come and go; none of them is here yet.
 
@@ -17,6 +17,7 @@ mod progress;
 mod replication;
 mod restore;
 mod round;
+mod space;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -119,6 +120,8 @@ struct Leading {
     transfer: Option<Transfer>,
     /// When the log was last committed further, or began to wait for that.
     commit_moved_at: Time,
+    /// From when on it may leave its office for want of space.
+    may_leave_at: Time,
 }
 
 /// The Raft node of one cell.
@@ -157,6 +160,8 @@ pub struct Raft {
     reading: Option<LogIndex>,
     /// The place of the peer whose turn it is to have the log read for it.
     read_turn: usize,
+    /// The disk of this node has no room for the next segment of its log.
+    is_short_of_space: bool,
 
     leading: Leading,
     stop: Option<transfer::Stop>,
@@ -207,6 +212,7 @@ impl Raft {
             is_ack_due: false,
             reading: None,
             read_turn: 0,
+            is_short_of_space: false,
             leading: Leading {
                 rounds: Rounds::new(config.round_pace),
                 heartbeat_at: Time::NEVER,
@@ -214,6 +220,7 @@ impl Raft {
                 is_serving: false,
                 transfer: None,
                 commit_moved_at: now,
+                may_leave_at: now,
             },
             stop: None,
             events: VecDeque::new(),

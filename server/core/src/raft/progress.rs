@@ -20,6 +20,8 @@ pub(super) struct Progress {
     pub(super) answered: RoundId,
     /// When it was last heard in this term.
     pub(super) heard_at: Time,
+    /// Its disk has no room for the next segment of its log, as it last said in this term.
+    pub(super) is_short_of_space: bool,
     /// Where the logs match is being looked for: one message at a time, until it is known.
     is_probing: bool,
     /// Since when an acknowledgement is waited for.
@@ -35,6 +37,7 @@ impl Progress {
         self.next = last.next();
         self.answered = RoundId(0);
         self.heard_at = now;
+        self.is_short_of_space = false;
         self.probe();
     }
 

@@ -36,6 +36,7 @@ impl Raft {
         self.leading.transfer = None;
         self.leading.is_serving = false;
         self.leading.commit_moved_at = now;
+        self.begin_to_watch_space(now);
         let blank = std::mem::take(&mut self.config.blank);
         self.leading.blank_index = self.append_own(now, fx, |out| out.extend_from_slice(&blank));
         self.config.blank = blank;
@@ -53,6 +54,7 @@ impl Raft {
             return;
         }
         self.tick_transfer(now);
+        self.leave_if_short_of_space(now, fx);
         self.begin_round_if_due(now, fx);
         if now >= self.leading.heartbeat_at {
             self.send_beats(now, fx);
@@ -69,7 +71,7 @@ impl Raft {
         for at in (0..self.peers.len()).filter(|at| self.is_reachable(*at)) {
             let peer = &self.peers[at];
             let committed = self.committed.min(peer.progress.matched);
-            let beat = Beat { cell, kind: BeatKind::Ask, term, round, committed };
+            let beat = Beat { cell, kind: BeatKind::Ask, term, round, committed, is_short_of_space: false };
             fx.push(Effect::Beat { to: peer.node, beat });
         }
     }
@@ -115,7 +117,8 @@ impl Raft {
         }
         if self.hear_leader(from, beat.term, now, fx) {
             self.commit_to(beat.committed);
-            let answer = Beat { kind: BeatKind::Answer, committed: LogIndex(0), ..beat };
+            let is_short_of_space = self.is_short_of_space;
+            let answer = Beat { kind: BeatKind::Answer, committed: LogIndex(0), is_short_of_space, ..beat };
             fx.push(Effect::Beat { to: from, beat: answer });
         }
     }
@@ -127,6 +130,7 @@ impl Raft {
             term: self.term,
             round: RoundId(0),
             committed: LogIndex(0),
+            is_short_of_space: false,
         };
         fx.push(Effect::Beat { to, beat });
     }
@@ -138,6 +142,7 @@ impl Raft {
         }
         let progress = &mut self.peers[at].progress;
         progress.heard_at = now;
+        progress.is_short_of_space = beat.is_short_of_space;
         progress.answered = progress.answered.max(beat.round);
         self.count_answers();
     }

@@ -21,6 +21,7 @@ pub mod once;
 pub mod orphan;
 pub mod reading;
 pub mod refusal;
+pub mod space;
 pub mod token;
 pub mod wait;
 

@@ -35,6 +35,7 @@ impl World {
             Some(Failure::Damaged(_)) | None => {}
         }
         self.nodes[node].kill();
+        self.judges.space.on_ended(Plan::node_id(node));
         self.fabric.hang_up(Site::Node(node));
         self.fabric.schedule.after(500 * MS, Event::Fault(Fault::Start(node)));
     }
@@ -111,6 +112,7 @@ impl World {
         match *fault {
             Fault::Kill(node) => {
                 let was_running = self.nodes[node].kill();
+                self.judges.space.on_ended(Plan::node_id(node));
                 if was_running {
                     self.fabric.hang_up(Site::Node(node));
                 }
@@ -119,6 +121,7 @@ impl World {
             Fault::PowerLoss(node) => {
                 let had_power = !self.nodes[node].is_without_power;
                 self.nodes[node].lose_power();
+                self.judges.space.on_ended(Plan::node_id(node));
                 self.fabric.fall_silent(Site::Node(node));
                 had_power
             }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_core::table::Outcome;
+use lockstep_core::table::{Answer, Outcome};
 use lockstep_core::{Cell, RecordHead};
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
@@ -29,18 +29,22 @@ use crate::oracle::once::Once;
 use crate::oracle::orphan::Orphans;
 use crate::oracle::reading::Readings;
 use crate::oracle::refusal::Refusals;
+use crate::oracle::space::Space;
 use crate::oracle::token::Tokens;
 use crate::oracle::wait::Waits;
 use crate::oracle::{Verdict, Violation, violated};
 use crate::reference::compare::{lock_of, session_of};
 use crate::reference::twins::Twins;
 use crate::world::hearing::{acknowledged_in, attached_in, kept_alive_by};
-use crate::world::schedule::Moment;
+use crate::world::schedule::{MS, Moment};
 
 use super::network::WireId;
 use super::plan::Plan;
 use super::tap::{Tap, wishes_of};
 use super::trace::number_of;
+
+/// Whoever's disk has been full for so long has said so to its leader, in ns.
+const FULL_FOR_LONG: Moment = 1_000 * MS;
 
 /// A replica's own log, as its driver has seen it grow: entry `i + 1` by term and payload.
 pub(super) type Mirror = Vec<(Term, Vec<u8>)>;
@@ -90,6 +94,7 @@ pub(super) struct Judges {
     cells: BTreeMap<CellId, CellJudges>,
     pub(super) resources: Resources,
     pub(super) tokens: Tokens,
+    pub(super) space: Space,
     pub(super) tap: Tap,
     /// Sessions that have ended since somebody looked.
     pub(super) endings: Vec<Ending>,
@@ -131,6 +136,7 @@ impl Judges {
             cells: (0..plan.cells).map(|cell| (CellId(cell), judges(cell))).collect(),
             resources: Resources::default(),
             tokens: Tokens::default(),
+            space: Space::default(),
             tap: Tap::default(),
             endings: Vec::new(),
             violation: None,
@@ -178,6 +184,11 @@ impl Judges {
         let prev_term = mirror.last().map_or(Term(0), |(term, _)| *term);
         let verdict = self.cell(id).matching.on_appended(node, index, term, prev_term, number_of(payload));
         self.take(verdict);
+    }
+
+    /// A member's log has found that its disk is full, or that it has room again.
+    pub(super) fn on_space(&mut self, node: NodeId, is_short: bool) {
+        self.space.on_space(node, is_short, self.now);
     }
 
     /// A node's disk is lost.
@@ -241,6 +252,9 @@ impl Judges {
                 let outcomes = judges.on_committed(index, (*term, newest), payload)?;
                 self.entries += 1;
                 self.note_endings(id, &outcomes);
+                if is_granted_at_once(payload, &outcomes) && self.space.is_one_full(self.now, FULL_FOR_LONG) {
+                    self.set(Mark::GrantedBesideFullDisk);
+                }
             }
         }
         let judges = self.cell(id);
@@ -358,6 +372,16 @@ impl Judges {
     pub(super) fn elections(&self) -> usize {
         self.cells.values().map(|judges| judges.elections.count()).sum()
     }
+}
+
+/// Whether an entry is an acquire that is granted by it.
+fn is_granted_at_once(payload: &[u8], outcomes: &[Outcome]) -> bool {
+    let Ok(Command::Acquire(acquire)) = Command::decode(payload) else { return false };
+    let own = (acquire.mutation.session, acquire.mutation.request_id);
+    outcomes.iter().any(|outcome| match outcome {
+        Outcome::Reply { session, request_id, answer: Answer::Granted(_) } => (*session, *request_id) == own,
+        _ => false,
+    })
 }
 
 impl CellJudges {

@@ -91,6 +91,8 @@ pub(super) struct Process {
     pub(super) lost_cells: BTreeSet<CellId>,
     /// When to look again whether a disk that was full has room.
     space_due: Option<Time>,
+    /// What the cells were last told of it.
+    is_short_of_space: bool,
     /// What the disk is at, and whether that only reads.
     under_way: BTreeMap<OpId, bool>,
     /// The disk has failed to do something.
@@ -198,6 +200,7 @@ impl Process {
             manifests,
             lost_cells: BTreeSet::new(),
             space_due: None,
+            is_short_of_space: false,
             under_way: BTreeMap::new(),
             has_met_error: false,
             has_lost_write: false,
@@ -473,6 +476,11 @@ impl Process {
         if self.log.failure().is_some() {
             self.is_over = true;
             return;
+        }
+        let is_short = self.log.is_short_of_space();
+        if std::mem::replace(&mut self.is_short_of_space, is_short) != is_short {
+            around.judges.on_space(self.identity.node, is_short);
+            self.step_all(around, |_| Input::Space { is_short });
         }
         while let Some((lsn, cell, index, term)) = self.landing.front().copied()
             && lsn <= self.log.durable()

@@ -65,6 +65,21 @@ pub(super) struct AskedMutation {
 }
 
 impl Asked {
+    /// Whether it asks for a session or a lock.
+    pub(super) fn is_new(&self) -> bool {
+        match self {
+            Asked::Opening { .. } => true,
+            Asked::Mutation(asked) => matches!(asked.deed, Deed::Acquire { .. }),
+            Asked::Attaching(_)
+            | Asked::Beating(_)
+            | Asked::Closing(_)
+            | Asked::Lock { .. }
+            | Asked::Token { .. }
+            | Asked::Session { .. }
+            | Asked::Other => false,
+        }
+    }
+
     /// What an entry would do about it.
     pub(super) fn wish(&self) -> Option<Wish> {
         match self {

@@ -14,6 +14,7 @@ use crate::mark::Mark;
 use crate::oracle::durability::Origin;
 use crate::oracle::once;
 use crate::oracle::reading::{Holder, Lock, TokenWord};
+use crate::oracle::space::Space;
 use crate::oracle::token::Told;
 use crate::oracle::{Verdict, violated};
 
@@ -51,6 +52,12 @@ impl Judges {
     fn judge_reply(&mut self, cell: CellId, asked: &Asked, reply: &Reply<'_>) -> Verdict {
         if let (Some(wish), Reply::Refused(refusal)) = (asked.wish(), reply) {
             self.cell(cell).refusals.on_refused(wish, refusal.status)?;
+        }
+        if let Reply::Refused(refusal) = reply {
+            if refusal.status == Status::NoSpace {
+                self.set(Mark::NoSpaceTold);
+            }
+            Space::on_refused(asked.is_new(), refusal.status, || format!("{asked:?}"))?;
         }
         match (asked, reply) {
             (Asked::Opening { opener, known, .. }, Reply::Opened { session, next_request_id, .. }) => {

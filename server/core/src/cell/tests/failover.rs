@@ -335,7 +335,8 @@ fn a_replica_that_its_raft_node_halts_says_no_more() {
     rig.say_beat(a, session);
     // Another one claims to lead in the same term.
     let term = rig.cell(leader).raft().term();
-    let beat = Beat { cell: CELL, kind: BeatKind::Ask, term, round: RoundId(0), committed: LogIndex(0) };
+    let (round, committed) = (RoundId(0), LogIndex(0));
+    let beat = Beat { cell: CELL, kind: BeatKind::Ask, term, round, committed, is_short_of_space: false };
     rig.told(a);
     rig.step(leader, Input::Beat { from: NodeId(other), beat });
     rig.settle();
