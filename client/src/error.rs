@@ -113,6 +113,15 @@ pub enum Error {
         /// The last thing that went wrong.
         trouble: String,
     },
+    /// The cell's disks are full.
+    #[error(
+        "{what}: the disks of this cell are full, so that it takes nothing new; not executed. What is held stays held and can be given \
+         back; try again when its operator has made room (`lockstep status` shows where)"
+    )]
+    NoSpace {
+        /// What was asked for.
+        what: String,
+    },
     /// Too many calls wait in this client.
     #[error("{what}: too many calls wait in this client already; not executed, wait for some of them first")]
     Backlog {
@@ -154,6 +163,7 @@ impl Error {
             Failure::SessionEnded(reason) => Error::SessionEnded { what, reason },
             Failure::NotExecuted { trouble } => Error::NoCluster { what, trouble },
             Failure::OutcomeUnknown { trouble } => Error::OutcomeUnknown { what, trouble },
+            Failure::NoSpace => Error::NoSpace { what },
             Failure::Backlog => Error::Backlog { what },
         }
     }

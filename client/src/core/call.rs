@@ -129,6 +129,8 @@ pub(super) struct Call {
     pub(super) give_up: Time,
     /// When it may be sent again.
     pub(super) not_before: Time,
+    /// Since when the cell has refused it because its disks are full.
+    pub(super) no_space_since: Option<Time>,
 }
 
 impl Call {
@@ -144,6 +146,7 @@ impl Call {
             is_cancelled: false,
             give_up,
             not_before: Time(0),
+            no_space_since: None,
         }
     }
 }

@@ -200,13 +200,22 @@ impl ClientCore {
             self.requeue(call);
             return;
         }
+        self.give_up(call);
+    }
+
+    /// Tells the user of a call that it was not carried out, or may not have been.
+    pub(super) fn give_up(&mut self, call: CallId) {
+        let Some(state) = self.calls.get(&call) else { return };
         let trouble = self.link.trouble.clone();
         // Whoever has given a hold back has no other handle on it, so that this is tried for as long as the session lives.
         let goes_on = matches!(state.body, Body::Release { .. } | Body::Cancel { .. });
         let is_sent = state.flight.is_some() || state.is_in_doubt;
         let is_unknown = goes_on || (!state.body.is_read() && is_sent);
-        let failure =
-            if is_unknown { Failure::OutcomeUnknown { trouble } } else { Failure::NotExecuted { trouble } };
+        let failure = match (is_unknown, state.no_space_since) {
+            (true, _) => Failure::OutcomeUnknown { trouble },
+            (false, Some(_)) => Failure::NoSpace,
+            (false, None) => Failure::NotExecuted { trouble },
+        };
         let (key, is_numbered) = (state.session, state.request_id.is_some());
         match (&state.body, key) {
             (Body::Open, Some(key)) => {

@@ -199,6 +199,8 @@ pub enum Failure {
         /// The last thing that went wrong.
         trouble: String,
     },
+    /// The cell's disks were full for longer than this client waits for that to pass; not executed.
+    NoSpace,
     /// Too many calls wait in this client; not executed.
     Backlog,
 }

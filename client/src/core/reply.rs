@@ -22,6 +22,9 @@ use super::{ClientCore, Due};
 const AGAIN_MS: u64 = 20;
 /// The longest pause that a server may ask for, in ms.
 const RETRY_AFTER_MS_MAX: u64 = 5_000;
+/// For how long full disks are waited for, in ms. What recycles a segment is over in a second; what lasts longer wants an
+/// operator, and whoever asked had better know.
+const NO_SPACE_MS_MAX: u64 = 3_000;
 
 impl ClientCore {
     pub(super) fn on_frame(&mut self, frame: &Frame<'_>) {
@@ -145,9 +148,9 @@ impl ClientCore {
 
     fn on_queued(&mut self, call: CallId, position: u32) {
         self.processed(call);
-        if let Some(state) = self.calls.get(&call)
-            && !state.is_silent
-        {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        state.no_space_since = None;
+        if !state.is_silent {
             self.events.push_back(Event::Queued { call, position });
         }
     }
@@ -329,7 +332,13 @@ impl ClientCore {
             (Retry::Anywhere, Status::Overloaded | Status::NoSpace) => {
                 let ms = u64::from(refusal.retry_after_ms).clamp(AGAIN_MS, RETRY_AFTER_MS_MAX);
                 self.link.trouble = format!("{}: {}", self.link.address, explain(status, refusal.detail));
-                self.delay(call, ms);
+                let is_full = status == Status::NoSpace;
+                let since = is_full.then(|| *state.no_space_since.get_or_insert(self.now));
+                if since.is_some_and(|since| since.plus_ms(NO_SPACE_MS_MAX) <= self.now) {
+                    self.give_up(call);
+                } else {
+                    self.delay(call, ms);
+                }
             }
             (Retry::Anywhere, Status::NotAttached) => {
                 if let Some(key) = session {

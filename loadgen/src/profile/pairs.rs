@@ -434,6 +434,7 @@ fn describe(outcome: &Outcome) -> (&'static str, String) {
         Outcome::Failed(Failure::SessionEnded(loss)) => ("SESSION_ENDED", loss.to_string()),
         Outcome::Failed(Failure::NotExecuted { trouble }) => ("NOT_EXECUTED", trouble.clone()),
         Outcome::Failed(Failure::OutcomeUnknown { trouble }) => ("OUTCOME_UNKNOWN", trouble.clone()),
+        Outcome::Failed(Failure::NoSpace) => ("NO_SPACE", String::new()),
         Outcome::Failed(Failure::Backlog) => ("BACKLOG", String::new()),
         Outcome::Opened { .. }
         | Outcome::Granted(_)

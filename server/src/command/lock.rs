@@ -28,8 +28,8 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// before the lock may go to somebody else, and KILL before that moment.
 ///
 /// Exit code: the command's own, or 128 and the number of the signal that ended it; 75 when the lock was not granted, 76 when it was
-/// lost, 69 when no member of the cluster could be reached, 70 when the cluster refused, 126 and 127 when the command could not be
-/// run or was not found.
+/// lost, 74 when the cluster's disks are full, 69 when no member of the cluster could be reached, 70 when the cluster refused, 126 and
+/// 127 when the command could not be run or was not found.
 #[derive(Args, Debug)]
 pub(crate) struct LockArgs {
     /// The lock, /ls/<namespace>/...

@@ -33,6 +33,8 @@ pub(crate) mod exit {
     pub(crate) const NO_CLUSTER: u8 = 69;
     /// The cluster refused, or what became of it is not known; a server could not start or go on.
     pub(crate) const FAILED: u8 = 70;
+    /// The cluster's disks are full, so that it takes nothing new.
+    pub(crate) const NO_SPACE: u8 = 74;
     /// The lock was not granted: held by somebody else for as long as was waited.
     pub(crate) const NOT_ACQUIRED: u8 = 75;
     /// The lock was lost while the command ran; it was told to stop, and killed if it did not.
@@ -159,6 +161,7 @@ fn code_of(error: &Error) -> u8 {
     match error {
         Error::Invalid { .. } => 2,
         Error::Held { .. } | Error::TimedOut { .. } | Error::AlreadyHeld { .. } => exit::NOT_ACQUIRED,
+        Error::NoSpace { .. } => exit::NO_SPACE,
         Error::NoCluster { .. } | Error::SessionEnded { reason: Loss::Unconfirmed, .. } => exit::NO_CLUSTER,
         // Whoever waits holds nothing that could be lost: no command ran.
         _ => exit::FAILED,
@@ -195,5 +198,6 @@ mod tests {
         assert_eq!(code_of(&ended(Loss::Ended(EndReason::Expired))), exit::FAILED);
         let unheard = Error::NoCluster { what: "acquiring a".to_owned(), trouble: "refused".to_owned() };
         assert_eq!(code_of(&unheard), exit::NO_CLUSTER);
+        assert_eq!(code_of(&Error::NoSpace { what: "acquiring a".to_owned() }), exit::NO_SPACE);
     }
 }

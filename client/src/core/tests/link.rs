@@ -194,6 +194,42 @@ fn a_call_that_nobody_can_carry_out_says_that_it_was_not_executed_and_why() {
 }
 
 #[test]
+fn full_disks_are_waited_for_a_while_and_then_told() {
+    let mut rig = Rig::new();
+    let key = rig.open(60_000);
+    let full = |rig: &mut Rig, kind, times| {
+        rig.cell.refusals.extend(std::iter::repeat_n((kind, Status::NoSpace), times));
+    };
+    full(&mut rig, kind::ACQUIRE, 2);
+    let call = rig.acquire(key, NAME, 60_000);
+    rig.pass_ms(2_000);
+    assert!(matches!(rig.outcome(call), Some(Outcome::Granted(_))));
+
+    full(&mut rig, kind::ACQUIRE, 1_000);
+    let call = rig.acquire(key, "/ls/a/c", 60_000);
+    rig.pass_ms(2_900);
+    assert_eq!(rig.outcome(call), None);
+    rig.pass_ms(500);
+    assert_eq!(
+        rig.outcome(call),
+        Some(Outcome::Failed(Failure::NoSpace)),
+        "however long it would wait in line"
+    );
+    rig.cell.refusals.clear();
+    rig.pass_ms(1_000);
+    assert_eq!(rig.cell.holder("/ls/a/c"), None);
+    assert_eq!(rig.core.outstanding_total(), 0, "its number is used up");
+    let call = rig.acquire(key, "/ls/a/c", 0);
+    rig.pass_ms(1_000);
+    assert!(matches!(rig.outcome(call), Some(Outcome::Granted(_))));
+
+    full(&mut rig, kind::OPEN_SESSION, 1_000);
+    let (_, opening) = rig.core.open_session(10_000, Nonce([251; 16]), rig.now);
+    rig.pass_ms(3_500);
+    assert_eq!(rig.outcome(opening), Some(Outcome::Failed(Failure::NoSpace)));
+}
+
+#[test]
 fn an_acquire_whose_reply_never_comes_says_that_its_outcome_is_unknown_and_is_withdrawn() {
     let mut rig = Rig::new();
     let key = rig.open(60_000);
