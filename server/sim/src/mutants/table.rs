@@ -56,6 +56,7 @@ pub const TABLE: &[Row] = &[
     part(Mutant::DeadlineDoubledAtFailover, Trial::Drawn, 300),
     part(Mutant::WaitCutShort, Trial::Drawn, 60),
     part(Mutant::WaitForgottenAtFailover, Trial::Run(shapes::silence_and_failover), 300),
+    part(Mutant::ReleaseRefusedForSpace, Trial::Drawn, 60),
     driver(Defect::DurableBeforeWritten, Trial::Run(shapes::lone_member_without_power), 60),
     driver(Defect::DrainWithoutInput, Trial::Run(shapes::beats_at_the_last_moment), 300),
     driver(Defect::ClockBeforeArrivals, Trial::Run(shapes::late_turns), 300),

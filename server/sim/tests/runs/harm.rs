@@ -134,36 +134,6 @@ fn a_member_that_is_wiped_during_the_birth_leaves_it_unborn_and_nothing_was_ackn
 }
 
 #[test]
-fn a_full_disk_costs_nothing_that_was_acknowledged() {
-    for seed in 1..=3 {
-        let mut world = at_work(seed, |plan| {
-            busy(plan);
-            plan.workload.clients = 8;
-            plan.workload.ttl_ms = (20_000, 20_000);
-        });
-        for node in 0..3 {
-            world.act(&Fault::FullDisk(node, 0));
-        }
-        pass(&mut world, 10_000);
-        let full = world.summary();
-        assert!(full.marks.count(Mark::SpaceWaitedFor) > 0, "seed {seed}");
-        // Starting with a full disk works.
-        world.act(&Fault::Kill(0));
-        world.act(&Fault::Start(0));
-        pass(&mut world, 100);
-        assert!(world.is_running(0), "seed {seed}");
-        assert!(world.summary().marks.count(Mark::StartedFull) > 0, "seed {seed}");
-        for node in 0..3 {
-            world.act(&Fault::Room(node));
-        }
-        // Clients that found no leader for so long look again after a pause.
-        pass(&mut world, 8_000);
-        assert!(world.summary().writes > full.writes + 20, "seed {seed}: it goes on once there is room");
-        rest(world);
-    }
-}
-
-#[test]
 fn a_disk_error_ends_the_process_with_a_word_and_the_next_one_starts_over_what_is_there() {
     for seed in 1..=3 {
         let mut world = at_work_with(seed, Trace::kept(), |plan| {

@@ -5,4 +5,5 @@ mod field;
 mod harm;
 mod scenarios;
 mod seeds;
+mod space;
 mod variants;
