@@ -85,7 +85,7 @@ impl EndReason {
 pub struct Refusal<'a> {
     /// Why.
     pub status: Status,
-    /// When to try again at the earliest, in ms; with `OVERLOADED`.
+    /// When to try again at the earliest, in ms; with `OVERLOADED` and `NO_SPACE`.
     pub retry_after_ms: u32,
     /// Where to ask instead; 0 when not known.
     pub leader: NodeId,
