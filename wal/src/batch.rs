@@ -5,10 +5,12 @@
 //! it, so that stale bytes of a recycled segment or of an earlier life never pass for it. A seal is a batch without
 //! records that names the next segment. Deliberately absent: where batches lie, and what to do when one fails.
 
+use lockstep_wire::RecordKind;
+
 use crate::bytes::{array, checksum_around, get_u32, get_u64, length_u32, put};
 use crate::disk::SegmentSequence;
 use crate::layout::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_MAGIC, BLOCK_BYTES, RECORD_HEADER_BYTES};
-use crate::record::{Lsn, Record};
+use crate::record::{KIND_AT, Lsn, Record};
 
 /// Where the checksum stands.
 const CHECKSUM_AT: usize = 8;
@@ -130,17 +132,24 @@ pub(crate) fn claimed_extent_bytes(bytes: &[u8], segment: SegmentSequence) -> Op
     plausible.then_some(extent_bytes)
 }
 
-/// The longest prefix of staged records that fits one batch: (records, bytes).
+/// The longest prefix of staged records that fits one batch: (records, bytes). A truncation and the record after it are
+/// never parted: power lost between the two would leave a log that was emptied with nothing in its place.
 pub(crate) fn prefix_that_fits(staged: &[u8]) -> (u32, usize) {
     let mut count = 0;
     let mut used = 0;
+    // Before the truncations that end what is taken so far.
+    let mut before_truncations = (0, 0);
     while let Some(header) = staged.get(used..used + RECORD_HEADER_BYTES) {
         let record_bytes = RECORD_HEADER_BYTES + get_u32(header, 0) as usize;
         if BATCH_HEADER_BYTES + used + record_bytes > BATCH_BYTES_MAX {
-            break;
+            // A batch of truncations alone, which nobody writes, still goes.
+            return if before_truncations.0 > 0 { before_truncations } else { (count, used) };
         }
         count += 1;
         used += record_bytes;
+        if header[KIND_AT] != RecordKind::Truncate.code() {
+            before_truncations = (count, used);
+        }
     }
     (count, used)
 }

@@ -1,5 +1,5 @@
 //! What the log holds and where: per cell the range of entries, truncations, newest carried records and a sparse
-//! index; per segment which cells still need it.
+//! index; per segment which cells still need it; and which snapshots count.
 //!
 //! Invariant: recovery and the running log build the same catalog from the same records, because both go
 //! through [`Catalog::admit`] (the record's meaning, when it joins the order) and [`Catalog::place`] (its
@@ -7,65 +7,23 @@
 //!
 //! An entry's record is *current* if no truncation after it covers its index. A cell's cuts are kept as a stack
 //! in which both index and lsn grow: a newer cut at or below an older one's index makes the older one redundant.
+//! What a record gives up, a truncation or a mark, it gives up once it is durable: [`Catalog::settle`].
 
 use std::collections::{BTreeMap, VecDeque};
 
-use lockstep_wire::{CellId, LogIndex, RecordKind, Term};
+use lockstep_wire::{CellId, LogIndex, RecordKind};
 
+use crate::cell_use::{Carried, CellUse, OutOfOrder, Point};
 use crate::disk::SegmentSequence;
 use crate::layout::INDEX_POINT_BYTES;
 use crate::record::{CARRIED_KINDS, Lsn, Record, carried_slot};
-
-/// The indexes that an entry can have: tokens carry them in 48 bits.
-const ENTRY_INDEXES: std::ops::Range<u64> = 1..1 << 48;
+use crate::retention::{Kept, Mark};
 
 /// A batch's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     pub(crate) segment: SegmentSequence,
     pub(crate) offset: u64,
-}
-
-/// The batch at `position` holds the cell's current entry `index`.
-#[derive(Clone, Copy, Debug)]
-struct Point {
-    index: LogIndex,
-    position: Position,
-}
-
-/// A truncation: entries of the cell from `from` on that come before `lsn` are gone.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    from: LogIndex,
-    lsn: Lsn,
-}
-
-/// The newest record of one carried kind, kept whole so that it can be written again.
-#[derive(Debug, Default)]
-struct Carried {
-    is_present: bool,
-    term: Term,
-    index: LogIndex,
-    payload: Vec<u8>,
-    /// Where it stands; `None` while it is only staged.
-    placed: Option<(SegmentSequence, Lsn)>,
-}
-
-#[derive(Debug, Default)]
-struct CellUse {
-    /// First and last index of the current entries.
-    entries: Option<(LogIndex, LogIndex)>,
-    cuts: Vec<Cut>,
-    points: VecDeque<Point>,
-    released: LogIndex,
-    carried: [Carried; CARRIED_KINDS.len()],
-}
-
-impl CellUse {
-    fn is_current(&self, index: LogIndex, lsn: Lsn) -> bool {
-        let covering = self.cuts.partition_point(|cut| cut.from <= index);
-        covering == 0 || self.cuts[covering - 1].lsn < lsn
-    }
 }
 
 #[derive(Debug)]
@@ -76,22 +34,50 @@ struct SegmentUse {
     /// The lsn that its first record has or will have.
     first_lsn: Lsn,
     /// Per cell the last current entry in it.
-    lasts: Vec<(CellId, LogIndex)>,
+    lasts: Vec<Last>,
 }
 
-/// A record that cannot follow those before it.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    cell: CellId,
+    index: LogIndex,
+    lsn: Lsn,
+}
+
+/// What a record changes once it is durable.
+#[derive(Clone, Copy, Debug)]
+enum Pending {
+    Cut { from: LogIndex },
+    Mark(Mark),
+}
+
+/// Entries that begin behind what the cell's newest mark covers, or end before it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutOfOrder;
+pub(crate) struct Stray {
+    pub(crate) cell: CellId,
+    pub(crate) index: LogIndex,
+    pub(crate) lsn: Lsn,
+    pub(crate) position: Position,
+}
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Catalog {
     cells: BTreeMap<CellId, CellUse>,
     /// The live segments, contiguous; the last one is written to.
     segments: VecDeque<SegmentUse>,
+    /// In the order of the log.
+    pending: VecDeque<(Lsn, CellId, Pending)>,
+    /// A cell that was not seen yet has no records before.
+    is_whole: bool,
 }
 
 impl Catalog {
+    /// Of a log that is read from its beginning, or from a later segment.
+    pub(crate) fn new(is_whole: bool) -> Catalog {
+        Catalog { cells: BTreeMap::new(), segments: VecDeque::new(), pending: VecDeque::new(), is_whole }
+    }
+
     /// Opens the next segment for writing.
     pub(crate) fn open_segment(&mut self, sequence: SegmentSequence, end: u64, first_lsn: Lsn) {
         if let Some(last) = self.segments.back() {
@@ -107,47 +93,74 @@ impl Catalog {
 
     /// Takes the meaning of a record that joins the order at `lsn`.
     pub(crate) fn admit(&mut self, lsn: Lsn, record: &Record<'_>) -> Result<(), OutOfOrder> {
-        let cell = self.cells.entry(record.cell).or_default();
+        let next = self.is_whole.then_some(LogIndex(1));
+        let cell = self.cells.entry(record.cell).or_insert_with(|| CellUse::beginning(next));
         match record.kind {
-            RecordKind::Entry => {
-                cell.entries = match cell.entries {
-                    _ if !ENTRY_INDEXES.contains(&record.index.0) => return Err(OutOfOrder),
-                    None => Some((record.index, record.index)),
-                    Some((first, last)) if record.index == last.next() => Some((first, record.index)),
-                    Some(_) => return Err(OutOfOrder),
-                };
-            }
+            RecordKind::Entry => cell.admit_entry(record.index)?,
             RecordKind::Truncate => {
-                let from = record.index;
-                cell.entries = cell.entries.filter(|(first, _)| *first < from);
-                if let Some((_, last)) = &mut cell.entries {
-                    *last = (*last).min(from.prev());
+                cell.admit_truncation(lsn, record.index)?;
+                self.pending.push_back((lsn, record.cell, Pending::Cut { from: record.index }));
+            }
+            RecordKind::SnapshotMark => {
+                let mark = Mark::of(record).ok_or(OutOfOrder)?;
+                cell.admit_mark(mark)?;
+                self.pending.push_back((lsn, record.cell, Pending::Mark(mark)));
+            }
+            RecordKind::HardState | RecordKind::Manifest | RecordKind::Born => {}
+        }
+        if let Some(slot) = carried_slot(record.kind) {
+            let carried = &mut cell.carried[slot];
+            carried.is_present = true;
+            carried.term = record.term;
+            carried.index = record.index;
+            carried.payload.clear();
+            carried.payload.extend_from_slice(record.payload);
+            carried.placed = None;
+        }
+        Ok(())
+    }
+
+    /// What was admitted through `durable` takes effect; says whether a mark was among it.
+    pub(crate) fn settle(&mut self, durable: Lsn) -> bool {
+        let mut has_mark = false;
+        while let Some(&(lsn, of, pending)) = self.pending.front().filter(|(lsn, ..)| *lsn <= durable) {
+            self.pending.pop_front();
+            match pending {
+                Pending::Cut { from } => {
+                    for segment in &mut self.segments {
+                        segment.lasts.retain_mut(|last| {
+                            if last.cell == of && last.lsn < lsn {
+                                last.index = last.index.min(from.prev());
+                            }
+                            last.index.0 > 0
+                        });
+                    }
                 }
-                while cell.points.back().is_some_and(|point| point.index >= from) {
-                    cell.points.pop_back();
-                }
-                while cell.cuts.last().is_some_and(|cut| cut.from >= from) {
-                    cell.cuts.pop();
-                }
-                cell.cuts.push(Cut { from, lsn });
-                for segment in &mut self.segments {
-                    segment.lasts.retain_mut(|(owner, last)| {
-                        if *owner == record.cell {
-                            *last = (*last).min(from.prev());
-                        }
-                        *owner != record.cell || last.0 > 0
-                    });
+                Pending::Mark(mark) => {
+                    let cell = self.cells.get_mut(&of).expect("a mark is admitted before it is durable");
+                    cell.kept = Kept { newest: Some(mark.id), previous: mark.previous };
+                    cell.kept.forget_unreachable(cell.entries);
+                    has_mark = true;
                 }
             }
-            RecordKind::HardState | RecordKind::SnapshotMark | RecordKind::Manifest | RecordKind::Born => {
-                let slot = carried_slot(record.kind).expect("these kinds are carried");
-                let carried = &mut cell.carried[slot];
-                carried.is_present = true;
-                carried.term = record.term;
-                carried.index = record.index;
-                carried.payload.clear();
-                carried.payload.extend_from_slice(record.payload);
-                carried.placed = None;
+        }
+        has_mark
+    }
+
+    /// The whole log has been read, all of it durable. The entries of a cell may begin anywhere by then, but not behind
+    /// what its newest mark covers, nor may they end before it does.
+    pub(crate) fn finish_recovery(&mut self, last: Lsn) -> Result<(), Stray> {
+        self.settle(last);
+        self.is_whole = true;
+        for (&of, cell) in &mut self.cells {
+            let marked = cell.marked();
+            let Some((first, last)) = cell.entries else {
+                cell.next = Some(marked.next());
+                continue;
+            };
+            if first > marked.next() || last < marked {
+                let point = cell.points.front().expect("entries that are there have their points");
+                return Err(Stray { cell: of, index: first, lsn: point.lsn, position: point.position });
             }
         }
         Ok(())
@@ -167,13 +180,14 @@ impl Catalog {
                         || point.position.offset + INDEX_POINT_BYTES <= position.offset
                 });
                 if is_due {
-                    cell.points.push_back(Point { index: record.index, position });
+                    cell.points.push_back(Point { index: record.index, lsn, position });
                 }
                 let segment = self.segments.back_mut().expect("a log has a segment");
                 assert_eq!(segment.sequence, position.segment, "records are placed in the last segment");
-                match segment.lasts.iter_mut().find(|(owner, _)| *owner == record.cell) {
-                    Some((_, last)) => *last = record.index,
-                    None => segment.lasts.push((record.cell, record.index)),
+                let last = Last { cell: record.cell, index: record.index, lsn };
+                match segment.lasts.iter_mut().find(|last| last.cell == record.cell) {
+                    Some(before) => *before = last,
+                    None => segment.lasts.push(last),
                 }
             }
             RecordKind::HardState | RecordKind::SnapshotMark | RecordKind::Manifest | RecordKind::Born => {
@@ -185,10 +199,34 @@ impl Catalog {
         }
     }
 
-    /// Entries of the cell through `index` are no longer needed. Never moves back.
-    pub(crate) fn release(&mut self, cell: CellId, index: LogIndex) {
-        let cell = self.cells.entry(cell).or_default();
-        cell.released = cell.released.max(index);
+    /// The cells that have records here.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = CellId> + '_ {
+        self.cells.keys().copied()
+    }
+
+    /// The snapshots of the cell that count.
+    pub(crate) fn kept(&self, cell: CellId) -> Kept {
+        self.cells.get(&cell).map(|cell| cell.kept).unwrap_or_default()
+    }
+
+    /// An older snapshot whose file is gone no longer counts.
+    pub(crate) fn forget_older_unless(&mut self, cell: CellId, is_there: impl Fn(LogIndex) -> bool) {
+        if let Some(cell) = self.cells.get_mut(&cell) {
+            cell.kept.previous = cell.kept.previous.filter(|id| is_there(id.index));
+        }
+    }
+
+    /// The cell's newest mark, durable or not.
+    pub(crate) fn newest_mark(&self, cell: CellId) -> Option<Mark> {
+        self.cells.get(&cell)?.mark
+    }
+
+    /// Every cell with the last of its entries in each segment that lies at least so many behind the tail.
+    pub(crate) fn lasts_behind(&self, segments: u64) -> impl Iterator<Item = (CellId, LogIndex)> + '_ {
+        let newest = self.newest();
+        let behind =
+            self.segments.iter().take_while(move |segment| segment.sequence.0 + segments <= newest.0);
+        behind.flat_map(|segment| &segment.lasts).map(|last| (last.cell, last.index))
     }
 
     /// First and last index of the cell's current entries.
@@ -218,6 +256,11 @@ impl Catalog {
     /// The oldest live segment.
     pub(crate) fn oldest(&self) -> SegmentSequence {
         self.segments.front().expect("a log has a segment").sequence
+    }
+
+    /// The live segment that is written to.
+    fn newest(&self) -> SegmentSequence {
+        self.segments.back().expect("a log has a segment").sequence
     }
 
     /// How many of the oldest segments hold no entry that is needed. Never the one that is written to.
@@ -270,24 +313,28 @@ impl Catalog {
             .all(|carried| carried.placed.is_some_and(|(placed, lsn)| placed > segment && lsn <= durable))
     }
 
-    /// Forgets the oldest segment and what pointed into it.
-    pub(crate) fn drop_oldest(&mut self) -> SegmentSequence {
+    /// Forgets the oldest segment and what pointed into it; says whether a snapshot stopped counting by that.
+    pub(crate) fn drop_oldest(&mut self) -> bool {
         assert!(self.retired_count() > 0, "only a segment that nobody needs is dropped");
         let dropped = self.segments.pop_front().expect("a retired segment is live");
         let first_lsn = self.segments.front().expect("a log keeps the segment it writes to").first_lsn;
+        let mut has_forgotten = false;
         for (owner, cell) in &mut self.cells {
             while cell.points.front().is_some_and(|point| point.position.segment == dropped.sequence) {
                 cell.points.pop_front();
             }
             cell.cuts.retain(|cut| cut.lsn >= first_lsn);
-            let gone =
-                dropped.lasts.iter().find(|(of, _)| of == owner).map_or(LogIndex(0), |(_, last)| *last);
+            let gone = dropped.lasts.iter().find(|last| last.cell == *owner);
+            let Some(gone) = gone.map(|last| last.index) else {
+                continue;
+            };
             cell.entries = cell.entries.and_then(|(first, last)| {
                 let first = first.max(gone.next());
                 (first <= last).then_some((first, last))
             });
+            has_forgotten |= cell.kept.forget_unreachable(cell.entries);
         }
-        dropped.sequence
+        has_forgotten
     }
 
     fn carried_records(&self) -> impl Iterator<Item = &Carried> {
@@ -295,6 +342,10 @@ impl Catalog {
     }
 
     fn holds_needed_entries(&self, segment: &SegmentUse) -> bool {
-        segment.lasts.iter().any(|(cell, last)| self.cells.get(cell).is_none_or(|cell| *last > cell.released))
+        let behind = self.newest().0 - segment.sequence.0;
+        segment.lasts.iter().any(|last| last.index > self.kept(last.cell).released(behind))
     }
 }
+
+#[cfg(test)]
+mod tests;

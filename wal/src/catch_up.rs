@@ -2,7 +2,8 @@
 //!
 //! Invariant: what is returned are the cell's current entries, contiguous from the index asked for, parsed from
 //! bytes that verified; entries that a truncation covers never appear, even if it is appended while the read runs.
-//! Only what is durable is returned. Deliberately absent: caching; the owner keeps recent entries in memory.
+//! Only what is durable is returned. Pieces of snapshots take their turns among the other reads; see
+//! `snapshot_reading`. Deliberately absent: caching; the owner keeps recent entries in memory.
 
 use std::collections::VecDeque;
 
@@ -10,11 +11,13 @@ use lockstep_wire::{CellId, LogIndex, RecordKind};
 
 use crate::batch::Batch;
 use crate::catalog::Position;
-use crate::disk::{Action, DiskDone, DiskOp, Lane, OpId, SegmentSequence};
+use crate::disk::{Action, DiskDone, DiskOp, FileName, Lane, OpId, SegmentSequence};
 use crate::layout::{BLOCK_BYTES, READ_BYTES_MAX, READS_MAX};
 use crate::log::{Failure, Log};
+use crate::piece::{PiecePlace, SnapshotRefusal};
 use crate::record::LoggedRecord;
 use crate::refusal::Damage;
+use crate::snapshot_reading::PieceReading;
 
 /// Names one read of one log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +35,17 @@ pub enum ReadOutcome {
     Entries(Vec<LoggedRecord>),
     /// The first entry asked for is no longer in the log: a snapshot is needed.
     NotInLog,
+    /// The piece of a snapshot, as it was written.
+    Piece {
+        /// Its bytes.
+        payload: Vec<u8>,
+        /// Whether it is the snapshot's last one.
+        is_last: bool,
+    },
+    /// The snapshot does not count, or no longer: another one is needed.
+    NotThere,
+    /// The piece cannot be read as it was written. The log goes on.
+    BadPiece(SnapshotRefusal),
 }
 
 /// A finished read.
@@ -39,10 +53,17 @@ pub enum ReadOutcome {
 pub struct ReadDone {
     /// Which read.
     pub id: ReadId,
-    /// Whose entries.
+    /// Whose entries, or whose snapshot.
     pub cell: CellId,
     /// What it brought.
     pub outcome: ReadOutcome,
+}
+
+/// What waits for its turn.
+#[derive(Clone, Copy, Debug)]
+enum Waiting {
+    Entries(Request),
+    Piece { id: ReadId, place: PiecePlace },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,15 +99,36 @@ impl Reading {
 #[derive(Debug, Default)]
 pub(crate) struct CatchUp {
     ids: u64,
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<Waiting>,
     reading: Option<Reading>,
-    finished: VecDeque<ReadDone>,
+    pub(crate) piece: Option<PieceReading>,
+    pub(crate) finished: VecDeque<ReadDone>,
 }
 
 impl CatchUp {
     /// The segment that the running read is in; it must stay.
     pub(crate) fn reading_segment(&self) -> Option<SegmentSequence> {
         self.reading.as_ref().map(|reading| reading.position.segment)
+    }
+
+    /// The snapshot of which a piece is being read; it must stay.
+    pub(crate) fn snapshot_being_read(&self) -> Option<FileName> {
+        self.piece.as_ref().map(|reading| reading.place.file())
+    }
+
+    fn admit(&mut self, waiting: impl FnOnce(ReadId) -> Waiting) -> Result<ReadId, ReadsFull> {
+        if self.waiting.len() + self.finished.len() >= READS_MAX {
+            return Err(ReadsFull);
+        }
+        self.ids += 1;
+        let id = ReadId(self.ids);
+        self.waiting.push_back(waiting(id));
+        Ok(id)
+    }
+
+    /// Takes a piece of a snapshot in among the reads.
+    pub(crate) fn admit_piece(&mut self, place: PiecePlace) -> Result<ReadId, ReadsFull> {
+        self.admit(|id| Waiting::Piece { id, place })
     }
 }
 
@@ -100,13 +142,7 @@ impl Log {
         to: LogIndex,
         bytes_max: usize,
     ) -> Result<ReadId, ReadsFull> {
-        if self.catch_up.waiting.len() + self.catch_up.finished.len() >= READS_MAX {
-            return Err(ReadsFull);
-        }
-        self.catch_up.ids += 1;
-        let id = ReadId(self.catch_up.ids);
-        self.catch_up.waiting.push_back(Request { id, cell, from, to, bytes_max });
-        Ok(id)
+        self.catch_up.admit(|id| Waiting::Entries(Request { id, cell, from, to, bytes_max }))
     }
 
     /// A finished read, if there is one. Reads that need no disk finish at the next [`Log::poll_op`].
@@ -116,9 +152,18 @@ impl Log {
 
     pub(crate) fn poll_catch_up(&mut self) -> Option<DiskOp> {
         loop {
+            if self.catch_up.piece.is_some() {
+                return None;
+            }
             if self.catch_up.reading.is_none() {
-                let request = self.catch_up.waiting.pop_front()?;
-                self.begin_reading(request);
+                match self.catch_up.waiting.pop_front()? {
+                    Waiting::Entries(request) => self.begin_reading(request),
+                    Waiting::Piece { id, place } => {
+                        if let Some(op) = self.begin_piece(id, place) {
+                            return Some(op);
+                        }
+                    }
+                }
                 continue;
             }
             let reading = self.catch_up.reading.as_mut()?;
@@ -174,6 +219,10 @@ impl Log {
     }
 
     pub(crate) fn on_catch_up_done(&mut self, done: DiskDone<'_>) {
+        if let Some(piece) = self.catch_up.piece.take_if(|piece| piece.op == done.op) {
+            self.on_piece_read(piece, done.result);
+            return;
+        }
         let reading = self.catch_up.reading.as_mut().filter(|reading| reading.in_flight == Some(done.op));
         let reading = reading.expect("only operations in flight are answered");
         reading.in_flight = None;

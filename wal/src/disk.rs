@@ -12,17 +12,20 @@
 //!
 //! ```text
 //! while let Some(op) = log.poll_op() {
-//!     // Action::Write: lend a buffer of `len` bytes, block-aligned: log.fill(op.id, &mut buffer[..len])
+//!     // Action::Write, Action::Extend: lend a buffer of `len` bytes, block-aligned: log.fill(op.id, &mut buffer[..len])
 //!     // submit; ops of one log may complete in any order
 //! }
 //! on completion: log.on_disk_done(DiskDone { op: op.id, result })
 //! ```
 //!
-//! At most one op of each [`Lane`] is in flight at a time, so three buffers per log suffice: a commit buffer of
-//! `BATCH_BYTES_MAX`, a preparation buffer of one block, and a read buffer of `READ_BYTES_MAX`. The background
-//! lane may be delayed at will (that is how zero-filling is throttled), the commit lane never should be.
+//! At most one op of each [`Lane`] is in flight at a time, so four buffers per log suffice: a commit buffer of
+//! `BATCH_BYTES_MAX`, a preparation buffer of one block, a read buffer of `READ_BYTES_MAX`, and one of
+//! `SNAPSHOT_STRIDE_BYTES` for snapshots. The background and the snapshot lane may be delayed at will (that is how
+//! they are throttled), the commit lane never should be.
 
 use std::fmt;
+
+use lockstep_wire::{CellId, LogIndex};
 
 /// One core's share of a node: it has its own log. Numbered from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +77,18 @@ pub enum FileName {
         /// Whose log.
         shard: ShardId,
     },
+    /// A whole snapshot of a cell. The log that has the cell's records owns it; it counts by a mark in there.
+    Snapshot {
+        /// Of which cell.
+        cell: CellId,
+        /// The last entry that it covers.
+        index: LogIndex,
+    },
+    /// A snapshot while it is being written; there is one at a time for a cell.
+    SnapshotStaging {
+        /// Of which cell.
+        cell: CellId,
+    },
 }
 
 impl fmt::Display for FileName {
@@ -87,6 +102,8 @@ impl fmt::Display for FileName {
                 write!(f, "shard-{:05}.{:020}.wal", shard.0, sequence.0)
             }
             FileName::Staging { shard } => write!(f, "shard-{:05}.staging", shard.0),
+            FileName::Snapshot { cell, index } => write!(f, "cell-{:05}.{:020}.snapshot", cell.0, index.0),
+            FileName::SnapshotStaging { cell } => write!(f, "cell-{:05}.staging", cell.0),
         }
     }
 }
@@ -99,19 +116,33 @@ impl FileName {
             "superblock.staging" => FileName::SuperblockStaging,
             "lock" => FileName::Lock,
             "formatting" => FileName::FormatMark,
-            other => {
-                let (shard, rest) = other.strip_prefix("shard-")?.split_once('.')?;
-                let shard = ShardId(shard.parse().ok()?);
-                if rest == "staging" {
-                    FileName::Staging { shard }
-                } else {
-                    let sequence = SegmentSequence(rest.strip_suffix(".wal")?.parse().ok()?);
-                    FileName::Segment { shard, sequence }
-                }
-            }
+            other => match other.strip_prefix("cell-") {
+                Some(of_cell) => FileName::parse_of_cell(of_cell)?,
+                None => FileName::parse_of_shard(other.strip_prefix("shard-")?)?,
+            },
         };
         // Only the canonical spelling is ours: `shard-0.1.wal` must not shadow the real segment 1.
         (parsed.to_string() == name).then_some(parsed)
+    }
+
+    fn parse_of_shard(name: &str) -> Option<FileName> {
+        let (shard, rest) = name.split_once('.')?;
+        let shard = ShardId(shard.parse().ok()?);
+        if rest == "staging" {
+            return Some(FileName::Staging { shard });
+        }
+        let sequence = SegmentSequence(rest.strip_suffix(".wal")?.parse().ok()?);
+        Some(FileName::Segment { shard, sequence })
+    }
+
+    fn parse_of_cell(name: &str) -> Option<FileName> {
+        let (cell, rest) = name.split_once('.')?;
+        let cell = CellId(cell.parse().ok()?);
+        if rest == "staging" {
+            return Some(FileName::SnapshotStaging { cell });
+        }
+        let index = LogIndex(rest.strip_suffix(".snapshot")?.parse().ok()?);
+        Some(FileName::Snapshot { cell, index })
     }
 }
 
@@ -128,6 +159,8 @@ pub enum Lane {
     Background,
     /// Reads for followers that lag.
     Read,
+    /// Writing snapshots and removing old ones: nobody waits, may be delayed.
+    Snapshot,
 }
 
 /// One operation that the running log wants done.
@@ -168,12 +201,23 @@ pub enum Action {
         /// How many bytes; at most `ZERO_PIECE_BYTES`.
         len: usize,
     },
+    /// Writes `len` bytes at the file's end, as [`Log::fill`](crate::Log::fill) puts them into the driver's buffer. Need
+    /// not be durable: a [`Action::Sync`] follows.
+    Extend {
+        /// The file to write.
+        file: FileName,
+        /// Where, in bytes.
+        offset: u64,
+        /// How many bytes; at most `SNAPSHOT_STRIDE_BYTES`.
+        len: usize,
+    },
     /// Makes the file's data and size durable (fsync).
     Sync {
         /// The file to sync.
         file: FileName,
     },
-    /// Renames; `to` does not exist. Open handles stay valid and now go by the new name.
+    /// Renames. Open handles stay valid and now go by the new name. `to` does not exist, unless it is a snapshot that
+    /// is written once more: that one is replaced.
     Rename {
         /// The present name.
         from: FileName,

@@ -42,12 +42,20 @@ fn clear(storage: &mut dyn Storage) -> Result<(), Refusal> {
         match file {
             FileName::Lock | FileName::FormatMark => {}
             FileName::Superblock => return Err(Refusal::AlreadyFormatted { file }),
-            FileName::Segment { .. } | FileName::Staging { .. } | FileName::SuperblockStaging
+            FileName::Segment { .. }
+            | FileName::Staging { .. }
+            | FileName::Snapshot { .. }
+            | FileName::SnapshotStaging { .. }
+            | FileName::SuperblockStaging
                 if !is_interrupted =>
             {
                 return Err(Refusal::AlreadyFormatted { file });
             }
-            FileName::Segment { .. } | FileName::Staging { .. } | FileName::SuperblockStaging => {}
+            FileName::Segment { .. }
+            | FileName::Staging { .. }
+            | FileName::Snapshot { .. }
+            | FileName::SnapshotStaging { .. }
+            | FileName::SuperblockStaging => {}
         }
     }
     if !is_interrupted {

@@ -22,7 +22,29 @@
 //!
 //! record
 //!   0 payload bytes u32   4 cell u16   6 kind u8   7 -   8 term u64   16 index u64   24 payload
+//!
+//! payload of a snapshot's mark: the mark before it, zeros if there is none
+//!   0 index u64   8 term u64
+//!
+//! snapshot (one file, canonical: the same stream gives the same bytes): pieces at every multiple of 128 KiB, each
+//! but the last of them full, the last padded with zeros to a whole block, where the file ends
+//!   0 magic u64   8 checksum u32 (of header, payload and padding, this field zero)   12 payload bytes u32
+//!  16 cell u16   18 is it the last u8   19 -   20 piece u32   24 index u64   32 term u64   40 -   64 payload
 //! ```
+//!
+//! # How long a log gets
+//!
+//! With S = [`SNAPSHOT_SEGMENTS`] and T the segment that is written to: a cell with entries beyond its newest snapshot in
+//! segment T - S is due for another. When its mark is durable by the time that T has moved on by S, no segment before
+//! T - 2S is needed: there, whatever the newest mark covers is released. So a log needs at most 2S + 1 segments. Of
+//! those that it no longer needs it keeps [`RETIRED_SEGMENTS_MAX`] for recycling, and giving one up lags at most
+//! [`SPARE_SEGMENTS`] rotations behind, because each rotation takes a spare: live segments never exceed
+//! [`LIVE_SEGMENTS_MAX`] and, spares and the one that is being zero-filled included, segments never take more than
+//! `(LIVE_SEGMENTS_MAX + 1) * segment_bytes`. The owner keeps the promise by answering
+//! [`Log::snapshot_due`](crate::Log::snapshot_due); while a read runs in an old segment, that one stays, too.
+//!
+//! Of snapshots a cell has at most [`SNAPSHOT_FILES_MAX`]: the newest, the one before, one that is being written or waits
+//! for its mark, and one that is being removed.
 
 /// The unit of O_DIRECT: every offset and length on disk is a multiple of it.
 pub const BLOCK_BYTES: usize = 4096;
@@ -44,6 +66,9 @@ pub const BATCH_MAGIC: u64 = u64::from_le_bytes(*b"LKSTPBAT");
 
 /// How many copies of the superblock there are.
 pub const SUPERBLOCK_COPIES: usize = 2;
+
+/// Opens each piece of a snapshot.
+pub const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"LKSTPSNP");
 
 /// Bytes of a batch header.
 pub const BATCH_HEADER_BYTES: usize = 80;
@@ -89,7 +114,27 @@ pub const STAGED_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// The most reads waiting for their turn.
 pub const READS_MAX: usize = 64;
 
+/// From one piece of a snapshot to the next in its file.
+pub const SNAPSHOT_STRIDE_BYTES: usize = 128 * 1024;
+
+/// Bytes of a piece before its payload.
+pub const SNAPSHOT_HEADER_BYTES: usize = 64;
+
+/// The payload of every piece of a snapshot but the last, which may have less.
+pub const SNAPSHOT_PIECE_BYTES_MAX: usize = SNAPSHOT_STRIDE_BYTES - SNAPSHOT_HEADER_BYTES;
+
+/// S: a cell is due for a snapshot when this many segments have been begun since an entry that none covers.
+pub const SNAPSHOT_SEGMENTS: u64 = 2;
+
+/// The most live segments, those included that wait for recycling.
+pub const LIVE_SEGMENTS_MAX: u64 = 2 * SNAPSHOT_SEGMENTS + 1 + (RETIRED_SEGMENTS_MAX + SPARE_SEGMENTS) as u64;
+
+/// The most snapshot files of a cell.
+pub const SNAPSHOT_FILES_MAX: usize = 4;
+
 const _: () = assert!(BATCH_HEADER_BYTES + RECORD_HEADER_BYTES + PAYLOAD_BYTES_MAX <= BATCH_BYTES_MAX);
 const _: () = assert!((2 * BLOCK_BYTES + BATCH_BYTES_MAX) as u64 <= SEGMENT_BYTES_MIN);
+const _: () =
+    assert!(SNAPSHOT_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES) && SNAPSHOT_STRIDE_BYTES <= READ_BYTES_MAX);
 const _: () =
     assert!(BATCH_BYTES_MAX.is_multiple_of(BLOCK_BYTES) && ZERO_PIECE_BYTES.is_multiple_of(BLOCK_BYTES));

@@ -5,23 +5,30 @@
 //! for the log is in [`disk`]; where every byte lies is in [`layout`].
 //!
 //! Life of a directory: [`format()`] once; at each start [`claim`], then [`Log::open`] per shard; then the shard
-//! loop appends, drives [`Log::poll_op`] and [`Log::on_disk_done`], and reads [`Log::durable`].
+//! loop appends, drives [`Log::poll_op`] and [`Log::on_disk_done`], and reads [`Log::durable`]. Now and then
+//! [`Log::snapshot_due`] asks for a snapshot: [`Log::begin_snapshot`], [`Log::write_snapshot`] as
+//! [`Log::poll_snapshot`] says, then its mark is appended. [`load_snapshot`] reads it at the next start.
 
 mod batch;
 mod bytes;
 mod catalog;
 mod catch_up;
+mod cell_use;
 mod decision;
 pub mod disk;
 mod format;
 pub mod layout;
 mod log;
 pub mod memory;
+mod piece;
 mod preparation;
 mod record;
 mod recovery;
 mod refusal;
+mod retention;
 mod scan;
+mod snapshot;
+mod snapshot_reading;
 mod superblock;
 mod survivors;
 
@@ -29,9 +36,11 @@ pub use catch_up::{ReadDone, ReadId, ReadOutcome, ReadsFull};
 pub use format::format;
 pub use lockstep_wire::RecordKind;
 pub use log::{AppendRefusal, Failure, Log};
+pub use piece::{SnapshotId, SnapshotRefusal, load_snapshot};
 pub use record::{CARRIED_KINDS, LoggedRecord, Lsn, Record};
 pub use recovery::{Inspection, claim, inspect};
 pub use refusal::{Damage, RecordPlace, Refusal};
 pub use scan::Visitor;
+pub use snapshot::{SnapshotDone, SnapshotOutcome};
 pub use superblock::Superblock;
 pub use survivors::{CellSurvivors, Survivors};

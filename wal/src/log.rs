@@ -5,7 +5,8 @@
 //! rides the next. Any error of the disk is final. Deliberately absent: when space is tight, any say in which
 //! requests go on; the owner decides by [`Log::is_short_of_space`].
 //!
-//! Reading back is in `catch_up`, making and recycling segments in `preparation`.
+//! Reading back is in `catch_up` and `snapshot_reading`, making and recycling segments in `preparation`, writing
+//! snapshots in `snapshot`, and what is kept for them in `retention`.
 
 use std::fmt;
 
@@ -18,9 +19,12 @@ use crate::catalog::{Catalog, Position};
 use crate::catch_up::CatchUp;
 use crate::disk::{Action, DiskDone, DiskError, DiskOp, FileName, Lane, OpId, SegmentSequence, ShardId};
 use crate::layout::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BLOCK_BYTES, PAYLOAD_BYTES_MAX, STAGED_BYTES_MAX};
+use crate::piece::SnapshotId;
 use crate::preparation::Preparation;
 use crate::record::{Lsn, Record};
 use crate::refusal::Damage;
+use crate::retention::{MARK_BYTES, Mark};
+use crate::snapshot::Snapshots;
 use crate::superblock::Superblock;
 
 /// Why a record was not taken. Nothing has changed.
@@ -113,6 +117,7 @@ pub struct Log {
     pub(crate) announced_oldest: SegmentSequence,
     pub(crate) preparation: Preparation,
     pub(crate) catch_up: CatchUp,
+    pub(crate) snapshots: Snapshots,
     ops: u64,
     failure: Option<Failure>,
 }
@@ -124,6 +129,7 @@ pub(crate) struct Recovered {
     pub(crate) last_lsn: Lsn,
     pub(crate) announced_oldest: SegmentSequence,
     pub(crate) spares: usize,
+    pub(crate) snapshots: Snapshots,
 }
 
 impl Log {
@@ -142,6 +148,7 @@ impl Log {
             announced_oldest: found.announced_oldest,
             preparation: Preparation::with_spares(found.spares),
             catch_up: CatchUp::default(),
+            snapshots: found.snapshots,
             ops: 0,
             failure: None,
         }
@@ -149,8 +156,14 @@ impl Log {
 
     /// Appends a record and says which lsn it has; it is durable once [`Log::durable`] has reached that.
     ///
+    /// A snapshot's mark comes without a payload, once the owner was told
+    /// [`Complete`](crate::SnapshotOutcome::Complete); the log puts into it what it needs. One that the cell's entries do
+    /// not match, as that of an installed snapshot, follows a truncation of them all. A truncation and the record after
+    /// it become durable together if both are appended before the next [`Log::poll_op`].
+    ///
     /// # Panics
-    /// When an entry's index does not follow the cell's last entry: a defect of the caller.
+    /// When an entry's index does not follow the cell's last entry or its newest mark, a truncation cuts into what that
+    /// mark covers, or a mark goes back or names no complete snapshot: a defect of the caller.
     pub fn append(
         &mut self,
         cell: CellId,
@@ -159,6 +172,13 @@ impl Log {
         index: LogIndex,
         payload: &[u8],
     ) -> Result<Lsn, AppendRefusal> {
+        let mark;
+        let payload = if kind == RecordKind::SnapshotMark {
+            mark = self.mark_payload(cell, SnapshotId { index, term }, payload);
+            &mark
+        } else {
+            payload
+        };
         let record = Record { cell, kind, term, index, payload };
         if self.failure.is_some() {
             return Err(AppendRefusal::Failed);
@@ -172,8 +192,9 @@ impl Log {
         let lsn = Lsn(self.appended.0 + 1);
         assert!(
             self.catalog.admit(lsn, &record).is_ok(),
-            "entry {index} of cell {cell} does not follow {:?}",
-            self.catalog.entries(cell)
+            "{kind:?} {index} of cell {cell} does not follow {:?} and {:?}",
+            self.catalog.entries(cell),
+            self.catalog.newest_mark(cell)
         );
         record.encode(&mut self.staged);
         self.appended = lsn;
@@ -200,11 +221,6 @@ impl Log {
         self.catalog.entries(cell)
     }
 
-    /// The cell no longer needs its entries through `through_index`. Never moves back.
-    pub fn release(&mut self, cell: CellId, through_index: LogIndex) {
-        self.catalog.release(cell, through_index);
-    }
-
     /// Why the log stopped, if it has. A failed log takes nothing, asks for nothing and makes nothing durable.
     pub fn failure(&self) -> Option<Failure> {
         self.failure
@@ -216,16 +232,21 @@ impl Log {
             return None;
         }
         self.stage_carried();
-        self.poll_commit().or_else(|| self.poll_preparation()).or_else(|| self.poll_catch_up())
+        self.poll_commit()
+            .or_else(|| self.poll_preparation())
+            .or_else(|| self.poll_catch_up())
+            .or_else(|| self.poll_snapshot_op())
     }
 
-    /// Puts the bytes of an [`Action::Write`] into `bytes`, which is exactly as long as the operation says.
+    /// Puts the bytes of an [`Action::Write`] or [`Action::Extend`] into `bytes`, which is exactly as long as the
+    /// operation says.
     ///
     /// # Panics
     /// When the operation is no write in flight, or was filled already.
     pub fn fill(&mut self, op: OpId, bytes: &mut [u8]) {
         match self.commit {
             Some(commit) if commit.op == op => self.fill_commit(commit, bytes),
+            _ if self.snapshots.awaits(op) => self.fill_snapshot(bytes),
             _ => self.fill_preparation(op, bytes),
         }
     }
@@ -246,6 +267,7 @@ impl Log {
                     .fail(Failure::Disk { file: Some(self.segment_file(self.tail.position.segment)), error }),
             },
             _ if self.preparation.awaits(done.op) => self.on_preparation_done(done.result.map(|_| ())),
+            _ if self.snapshots.awaits(done.op) => self.on_snapshot_done(done.result.map(|_| ())),
             _ => self.on_catch_up_done(done),
         }
     }
@@ -256,6 +278,13 @@ impl Log {
 
     pub(crate) fn segment_file(&self, sequence: SegmentSequence) -> FileName {
         FileName::Segment { shard: self.shard, sequence }
+    }
+
+    fn mark_payload(&self, cell: CellId, id: SnapshotId, payload: &[u8]) -> [u8; MARK_BYTES] {
+        assert!(payload.is_empty(), "the log itself says what stands in a mark");
+        let is_complete = self.snapshots.bytes_of(cell, id.index).is_some();
+        assert!(is_complete, "the mark {} of cell {cell} names no complete snapshot", id.index);
+        Mark::after(self.catalog.newest_mark(cell), id).payload()
     }
 
     pub(crate) fn next_op(&mut self, lane: Lane, action: Action) -> DiskOp {
@@ -352,6 +381,9 @@ impl Log {
         let (checksum, oldest_needed) = commit.filled.expect("a write is filled before it is done");
         self.commit = None;
         self.durable = Lsn(self.durable.0 + u64::from(commit.records));
+        if self.catalog.settle(self.durable) {
+            self.snapshots.sweep_later();
+        }
         self.announced_oldest = oldest_needed;
         self.tail.position.offset += commit.extent_bytes as u64;
         self.tail.batch_sequence += 1;

@@ -105,7 +105,9 @@ impl Log {
         let wants_spare = self.preparation.spares < SPARE_SEGMENTS;
         if let Some(segment) = self.segment_to_vacate() {
             if self.can_drop(segment) {
-                self.catalog.drop_oldest();
+                if self.catalog.drop_oldest() {
+                    self.snapshots.sweep_later();
+                }
                 return Some(if wants_spare {
                     Step::RenameRetired(segment)
                 } else {

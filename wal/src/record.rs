@@ -50,6 +50,9 @@ pub struct Record<'a> {
     pub payload: &'a [u8],
 }
 
+/// Where a record's kind stands in its header.
+pub(crate) const KIND_AT: usize = 6;
+
 impl Record<'_> {
     /// How many bytes the record takes in a batch.
     pub(crate) fn encoded_bytes(&self) -> usize {
@@ -76,7 +79,7 @@ impl Record<'_> {
         let (payload, rest) = rest.split_at_checked(len)?;
         let record = Record {
             cell: CellId(get_u16(header, 4)),
-            kind: RecordKind::from_code(header[6])?,
+            kind: RecordKind::from_code(header[KIND_AT])?,
             term: Term(get_u64(header, 8)),
             index: LogIndex(get_u64(header, 16)),
             payload,

@@ -1,15 +1,21 @@
 //! Taking a data directory into use: claim, inspect, open.
 //!
 //! Invariant: nothing is changed before the whole log has been read and found good, and what is written then
-//! (blanking behind the tail, headers of spares, removal of leftovers) can be interrupted anywhere and done
-//! again. Needs no free space. Deliberately absent: judgement, which is in `decision`.
+//! (blanking behind the tail, headers of spares, removal of leftovers and of snapshots that do not count) can be
+//! interrupted anywhere and done again. Needs no free space. Deliberately absent: judgement, which is in `decision`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockstep_wire::CellId;
+
+use crate::catalog::Catalog;
 use crate::disk::{FileName, SegmentSequence, ShardId, Storage, StorageRead};
 use crate::layout::{BATCH_BYTES_MAX, BLOCK_BYTES};
 use crate::log::{Log, Recovered};
 use crate::record::Lsn;
 use crate::refusal::Refusal;
 use crate::scan::{Scan, Visitor, scan};
+use crate::snapshot::{Snapshots, Stored};
 use crate::superblock::{SegmentHeader, Superblock};
 
 /// A shard's log as it lies on disk.
@@ -77,16 +83,18 @@ impl Log {
         visitor: &mut Visitor<'_>,
     ) -> Result<(Log, Inspection), Refusal> {
         sync_before_reading(storage, shard)?;
-        let scan = scan(storage, superblock, shard, visitor)?;
+        let mut scan = scan(storage, superblock, shard, visitor)?;
         let inspection = Inspection::of(&scan);
         blank_behind_tail(storage, superblock, shard, &scan)?;
         let spares = mend_spares(storage, superblock, shard, &scan)?;
+        let stored = keep_snapshots(storage, &mut scan.catalog)?;
         let recovered = Recovered {
             catalog: scan.catalog,
             tail: scan.tail,
             last_lsn: scan.last_lsn,
             announced_oldest: scan.announced_oldest,
             spares,
+            snapshots: Snapshots::with_stored(stored),
         };
         Ok((Log::from_recovered(*superblock, shard, salt, recovered), inspection))
     }
@@ -102,6 +110,8 @@ fn sync_before_reading(storage: &mut dyn Storage, shard: ShardId) -> Result<(), 
             }
             FileName::Segment { .. }
             | FileName::Staging { .. }
+            | FileName::Snapshot { .. }
+            | FileName::SnapshotStaging { .. }
             | FileName::Superblock
             | FileName::SuperblockStaging
             | FileName::Lock
@@ -163,4 +173,44 @@ fn mend_spares(
         storage.sync_directory().map_err(Refusal::disk(None))?;
     }
     Ok(ready)
+}
+
+/// Removes snapshots that do not count and what was left half-written, of the cells that have records in this log; says
+/// which are there. A newest one that is missing is for its owner to find; an older one has been given up.
+fn keep_snapshots(
+    storage: &mut dyn Storage,
+    catalog: &mut Catalog,
+) -> Result<BTreeMap<CellId, Vec<Stored>>, Refusal> {
+    let cells: BTreeSet<CellId> = catalog.cells().collect();
+    let mut stored = BTreeMap::<CellId, Vec<Stored>>::new();
+    let mut removes = false;
+    for (file, bytes) in storage.list().map_err(Refusal::disk(None))? {
+        match file {
+            FileName::Snapshot { cell, index } if catalog.kept(cell).is_kept(index) => {
+                stored.entry(cell).or_default().push(Stored { index, bytes });
+            }
+            FileName::Snapshot { cell, .. } | FileName::SnapshotStaging { cell } if cells.contains(&cell) => {
+                storage.remove(file).map_err(Refusal::disk(Some(file)))?;
+                removes = true;
+            }
+            // Another shard's log has the cell's records, or none has.
+            FileName::Snapshot { .. } | FileName::SnapshotStaging { .. } => {}
+            FileName::Segment { .. }
+            | FileName::Staging { .. }
+            | FileName::Superblock
+            | FileName::SuperblockStaging
+            | FileName::Lock
+            | FileName::FormatMark => {}
+        }
+    }
+    if removes {
+        storage.sync_directory().map_err(Refusal::disk(None))?;
+    }
+    for cell in cells {
+        let of_cell = stored.get(&cell);
+        catalog.forget_older_unless(cell, |index| {
+            of_cell.is_some_and(|stored| stored.iter().any(|stored| stored.index == index))
+        });
+    }
+    Ok(stored)
 }

@@ -105,7 +105,8 @@ pub enum Refusal {
     Rot(Damage),
     /// A batch that verifies alone, in a place where this log did not write it.
     Foreign(Damage),
-    /// Records that contradict each other: a gap in a cell's entries, or a batch that is not well formed.
+    /// Records that contradict each other: a gap in a cell's entries, or between them and what its newest mark
+    /// covers; or a batch that is not well formed.
     Contradiction(Damage),
     /// The disk failed.
     Disk {

@@ -4,7 +4,7 @@
 //! absent: the judgement about damage (`decision`) and repair (`recovery`).
 
 use crate::batch::{Batch, claimed_extent_bytes};
-use crate::catalog::{Catalog, Position};
+use crate::catalog::{Catalog, Position, Stray};
 use crate::decision::{Decision, End, Evidence, NextHeader, decide};
 use crate::disk::{FileName, SegmentSequence, ShardId, StorageRead};
 use crate::layout::{BATCH_BYTES_MAX, BLOCK_BYTES};
@@ -54,6 +54,8 @@ pub(crate) fn scan(
             FileName::Segment { shard: of, sequence } if of == shard => segments.push((sequence, bytes)),
             FileName::Staging { shard: of } => has_staging |= of == shard,
             FileName::Segment { .. }
+            | FileName::Snapshot { .. }
+            | FileName::SnapshotStaging { .. }
             | FileName::Superblock
             | FileName::SuperblockStaging
             | FileName::Lock
@@ -68,7 +70,7 @@ pub(crate) fn scan(
         storage,
         superblock,
         shard,
-        catalog: Catalog::default(),
+        catalog: Catalog::new(first == SegmentSequence(1)),
         chain: (first == SegmentSequence(1)).then_some(Chain { batch_sequence: 1, checksum: 0, lsn: Lsn(1) }),
         announced_oldest: first,
         last: None,
@@ -258,7 +260,7 @@ impl Walk<'_> {
     }
 
     fn finish(
-        self,
+        mut self,
         first: SegmentSequence,
         tail: Tail,
         spares: Vec<Spare>,
@@ -270,10 +272,19 @@ impl Walk<'_> {
             return Err(Refusal::segment_missing(self.shard, self.announced_oldest));
         }
         let chain = self.chain.expect("a log that ends has a chain");
+        let last_lsn = Lsn(chain.lsn.0.saturating_sub(1));
+        if let Err(Stray { cell, index, lsn, position }) = self.catalog.finish_recovery(last_lsn) {
+            return Err(Refusal::Contradiction(Damage {
+                file: self.file(position.segment),
+                offset: position.offset,
+                after: None,
+                before: Some(RecordPlace { lsn, cell, index }),
+            }));
+        }
         Ok(Scan {
             catalog: self.catalog,
             tail,
-            last_lsn: Lsn(chain.lsn.0.saturating_sub(1)),
+            last_lsn,
             announced_oldest: self.announced_oldest,
             spares,
             has_staging,

@@ -1,7 +1,8 @@
 //! What recovery leaves of each cell: a visitor for [`Log::open`](crate::Log::open) that carries truncations out.
 //!
 //! Invariant: after the last record, every cell has exactly its newest carried records and its current entries,
-//! contiguous. Deliberately absent: what any of it means, and which entries a snapshot makes superfluous.
+//! contiguous. The first entry may have any index up to the one behind what the mark covers.
+//! Deliberately absent: what any of it means, and which entries a snapshot makes superfluous.
 
 use std::collections::BTreeMap;
 

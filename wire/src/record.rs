@@ -11,9 +11,9 @@ pub enum RecordKind {
     /// The cell's term and the vote in it: `term`, and the node in two bytes, 0 for none. The newest counts.
     HardState,
     /// The cell's entries from `index` on are gone. Nothing else truncates. At or below the first
-    /// entry it empties the cell's log, and the next entry may stand anywhere.
+    /// entry it empties the cell's log; the mark of an installed snapshot may follow.
     Truncate,
-    /// A durable snapshot covers the cell through (term, index); the newest counts. Nothing writes one yet.
+    /// A durable snapshot covers the cell through (term, index); the newest counts, and the one before is kept.
     SnapshotMark,
     /// Who the members were at the cell's birth, once ever: [`crate::peer::Manifest`].
     Manifest,

@@ -170,6 +170,9 @@ impl ShardDisk {
         let entries = match done.outcome {
             ReadOutcome::Entries(entries) => entries,
             ReadOutcome::NotInLog => Vec::new(),
+            ReadOutcome::Piece { .. } | ReadOutcome::NotThere | ReadOutcome::BadPiece(_) => {
+                unreachable!("no snapshot is read")
+            }
         };
         Some((done.cell, first, entries))
     }

@@ -96,6 +96,42 @@ fn a_largest_record_fits_a_batch_and_a_prefix_never_exceeds_one() {
     assert_eq!(prefix_that_fits(&[]), (0, 0));
 }
 
+#[test]
+fn a_truncation_goes_into_the_batch_of_the_record_after_it() {
+    let truncation = |cell, staged: &mut Vec<u8>| {
+        let (term, index) = (Term(1), LogIndex(1));
+        Record { cell: CellId(cell), kind: RecordKind::Truncate, term, index, payload: b"" }.encode(staged);
+    };
+    let entry = |bytes, staged: &mut Vec<u8>| {
+        let payload = &vec![0; bytes][..];
+        let (term, index) = (Term(1), LogIndex(1));
+        Record { cell: CellId(1), kind: RecordKind::Entry, term, index, payload }.encode(staged);
+    };
+    let header = RECORD_HEADER_BYTES;
+    for left in 0..3 * header + 20 {
+        let mut staged = Vec::new();
+        let filling = BATCH_BYTES_MAX - BATCH_HEADER_BYTES - left - 2 * header;
+        entry(PAYLOAD_BYTES_MAX, &mut staged);
+        entry(filling - PAYLOAD_BYTES_MAX, &mut staged);
+        let before = staged.len();
+        assert_eq!(before, BATCH_BYTES_MAX - BATCH_HEADER_BYTES - left);
+        truncation(1, &mut staged);
+        truncation(2, &mut staged);
+        entry(10, &mut staged);
+        let all = before + 3 * header + 10;
+        let expected = if left >= 3 * header + 10 { (5, all) } else { (2, before) };
+        assert_eq!(prefix_that_fits(&staged), expected, "{left} bytes are left");
+        // At the end of what is staged there is nothing to wait for.
+        staged.truncate(before + 2 * header);
+        let expected = if left >= 2 * header { (4, staged.len()) } else { (2, before) };
+        assert_eq!(prefix_that_fits(&staged), expected, "{left} bytes are left");
+    }
+    let mut staged = Vec::new();
+    (0..20_000).for_each(|_| truncation(1, &mut staged));
+    let most = (BATCH_BYTES_MAX - BATCH_HEADER_BYTES) / header;
+    assert_eq!(prefix_that_fits(&staged), (length_u32(most), most * header));
+}
+
 proptest! {
     #[test]
     fn what_was_encoded_is_decoded(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2_000), 0..40)) {

@@ -30,7 +30,7 @@ impl Fault {
     pub(super) fn can_happen_to(self, action: &Action) -> bool {
         let (is_write, is_sync, is_read, allocates) = match action {
             Action::Write { .. } => (true, false, false, false),
-            Action::WriteZeros { .. } => (true, false, false, true),
+            Action::WriteZeros { .. } | Action::Extend { .. } => (true, false, false, true),
             Action::Create { .. } => (false, false, false, true),
             Action::Sync { .. } | Action::SyncDirectory => (false, true, false, false),
             Action::Read { .. } => (false, false, true, false),

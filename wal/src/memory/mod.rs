@@ -132,7 +132,7 @@ impl MemoryDisk {
     pub fn submit(&mut self, log: &mut Log, op: DiskOp) -> Ticket {
         let mut bytes = Vec::new();
         match op.action {
-            Action::Write { offset, len, .. } => {
+            Action::Write { offset, len, .. } | Action::Extend { offset, len, .. } => {
                 assert_aligned(offset, len);
                 bytes.resize(len, 0xa5);
                 log.fill(op.id, &mut bytes);
@@ -171,7 +171,7 @@ impl MemoryDisk {
             Action::Write { file, offset, .. } => {
                 self.write_with(file, offset, &bytes, true, fault, random).map(|()| Vec::new())
             }
-            Action::WriteZeros { file, offset, .. } => {
+            Action::WriteZeros { file, offset, .. } | Action::Extend { file, offset, .. } => {
                 self.write_with(file, offset, &bytes, false, fault, random).map(|()| Vec::new())
             }
             Action::Read { file, offset, len } => {
@@ -200,7 +200,9 @@ impl MemoryDisk {
                 }
             },
             Action::Rename { from, to } => {
-                assert!(!self.names.contains_key(&to), "a running log never renames onto a file");
+                let replaces = self.names.contains_key(&to);
+                let is_snapshot = matches!(to, FileName::Snapshot { .. });
+                assert!(is_snapshot || !replaces, "a running log never renames onto a file, snapshots aside");
                 self.change_name(NameChange::Rename(from, to)).map(|()| Vec::new())
             }
             Action::Remove { file } => self.change_name(NameChange::Remove(file)).map(|()| Vec::new()),
@@ -362,7 +364,9 @@ impl MemoryDisk {
         for Pending { op, bytes } in std::mem::take(&mut self.pending).into_values() {
             let survival = draw_survival(random);
             match op.action {
-                Action::Write { file, offset, .. } | Action::WriteZeros { file, offset, .. } => {
+                Action::Write { file, offset, .. }
+                | Action::WriteZeros { file, offset, .. }
+                | Action::Extend { file, offset, .. } => {
                     let has_room = self.has_room(file, offset, bytes.len()) == Ok(true);
                     if let (true, Ok(inode)) = (has_room, self.inode(file)) {
                         inode.write(offset, &bytes, || match survival {

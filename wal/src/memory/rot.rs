@@ -65,6 +65,8 @@ impl MemoryDisk {
                 FileName::Segment { shard: of, sequence } if *of == shard => Some(*sequence),
                 FileName::Segment { .. }
                 | FileName::Staging { .. }
+                | FileName::Snapshot { .. }
+                | FileName::SnapshotStaging { .. }
                 | FileName::Superblock
                 | FileName::SuperblockStaging
                 | FileName::Lock

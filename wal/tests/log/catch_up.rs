@@ -4,7 +4,7 @@ use lockstep_wal::disk::Lane;
 use lockstep_wal::{ReadOutcome, ReadsFull, RecordKind};
 use lockstep_wire::LogIndex;
 
-use crate::rig::{CELL, OTHER, Rig, payload};
+use crate::rig::{CELL, OTHER, Rig, payload, snapshot_id};
 
 fn range(term: u64, indexes: std::ops::RangeInclusive<u64>) -> Vec<(u64, u64)> {
     indexes.map(|index| (term, index)).collect()
@@ -110,7 +110,7 @@ fn entries_of_recycled_segments_are_said_to_be_gone() {
     let mut rig = Rig::new(1);
     for index in 1..=200 {
         rig.entry(CELL, 1, index, &payload(1, index, 20_000));
-        rig.log.release(CELL, LogIndex(index - 1));
+        rig.snapshot(CELL, 1, index);
         rig.settle();
     }
     assert_eq!(rig.read(CELL, 1, 200, usize::MAX), None);
@@ -123,11 +123,13 @@ fn entries_of_recycled_segments_are_said_to_be_gone() {
 fn a_segment_stays_while_a_read_is_in_it() {
     let mut rig = Rig::new(1);
     rig.entries(CELL, 1, 1..=150, 9_000);
+    rig.snapshot(CELL, 1, 149);
+    rig.write_snapshot(CELL, snapshot_id(1, 150), b"");
     rig.log.read(CELL, LogIndex(1), LogIndex(150), usize::MAX).unwrap();
     let op = rig.log.poll_op().unwrap();
     assert_eq!(op.lane, Lane::Read);
     let ticket = rig.disk.submit(&mut rig.log, op);
-    rig.log.release(CELL, LogIndex(150));
+    rig.record(CELL, RecordKind::SnapshotMark, 1, 150, b"");
     for index in 151..=300 {
         rig.entry(CELL, 1, index, &payload(1, index, 9_000));
         while let Some(op) = rig.log.poll_op() {
@@ -144,11 +146,10 @@ fn a_segment_stays_while_a_read_is_in_it() {
 }
 
 #[test]
-fn an_emptied_cell_goes_on_from_any_index_as_after_a_snapshot() {
+fn an_emptied_cell_goes_on_behind_the_snapshot_that_was_installed() {
     let mut rig = Rig::new(1);
     rig.entries(CELL, 1, 1..=5, 100);
-    rig.record(CELL, RecordKind::Truncate, 1, 1, b"");
-    rig.record(CELL, RecordKind::SnapshotMark, 4, 900, b"");
+    rig.install(CELL, 4, 900);
     assert_eq!(rig.log.entries(CELL), None);
     rig.entries(CELL, 4, 901..=905, 100);
     rig.disk.lose_power(&mut rig.random);

@@ -4,7 +4,7 @@ use lockstep_wal::disk::{DiskError, FileName, SegmentSequence, ShardId, Storage,
 use lockstep_wal::layout::BLOCK_BYTES;
 use lockstep_wal::memory::{MemoryDisk, Random};
 use lockstep_wal::{Log, Refusal, Superblock, claim, format};
-use lockstep_wire::{Incarnation, NodeId};
+use lockstep_wire::{CellId, Incarnation, LogIndex, NodeId};
 
 use crate::rig::{CELL, Rig, SHARD, segment, superblock};
 
@@ -129,13 +129,23 @@ fn file_names_read_back_as_written_and_only_so() {
         FileName::FormatMark,
         FileName::Staging { shard: ShardId(11) },
         FileName::Segment { shard: ShardId(11), sequence: SegmentSequence(u64::MAX) },
+        FileName::SnapshotStaging { cell: CellId(11) },
+        FileName::Snapshot { cell: CellId(u16::MAX), index: LogIndex(u64::MAX) },
     ];
     for name in names {
         assert_eq!(FileName::parse(&name.to_string()), Some(name));
     }
-    for foreign in
-        ["", "lost+found", "shard-0.1.wal", "shard-00000.00000000000000000001.wal.bak", "shard-00000."]
-    {
+    for foreign in [
+        "",
+        "lost+found",
+        "shard-0.1.wal",
+        "shard-00000.00000000000000000001.wal.bak",
+        "shard-00000.",
+        "cell-3.staging",
+        "cell-00003.7.snapshot",
+        "cell-00003.00000000000000000007.wal",
+        "cell-00003",
+    ] {
         assert_eq!(FileName::parse(foreign), None, "{foreign}");
     }
 }

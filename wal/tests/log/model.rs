@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_wal::{CARRIED_KINDS, Lsn, RecordKind};
+use lockstep_wal::{CARRIED_KINDS, Lsn, RecordKind, SnapshotId};
 use lockstep_wire::{CellId, LogIndex};
 
 use crate::rig::Seen;
@@ -37,10 +37,16 @@ pub(crate) fn fold<'a>(records: impl Iterator<Item = &'a Seen>) -> BTreeMap<Cell
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) records: BTreeMap<Lsn, Seen>,
-    pub(crate) released: BTreeMap<CellId, LogIndex>,
 }
 
 impl Model {
+    /// The newest snapshot that the cell's records name.
+    pub(crate) fn marked(&self, cell: CellId) -> Option<SnapshotId> {
+        let mut records = self.records.values().rev();
+        let mark = records.find(|record| record.cell == cell && record.kind == RecordKind::SnapshotMark);
+        mark.map(|mark| SnapshotId { index: mark.index, term: mark.term })
+    }
+
     pub(crate) fn cells(&self) -> BTreeMap<CellId, CellState> {
         fold(self.records.values())
     }
@@ -72,11 +78,11 @@ impl Model {
         for (cell, expected) in self.cells() {
             let found = recovered.get(&cell).cloned().unwrap_or_default();
             assert_eq!(found.carried, expected.carried, "cell {cell} keeps what is carried");
-            let released = self.released.get(&cell).copied().unwrap_or_default();
+            let marked = self.marked(cell).map_or(LogIndex(0), |id| id.index);
             for (index, entry) in &expected.entries {
                 match found.entries.get(index) {
                     Some(there) => assert_eq!(there, entry),
-                    None => assert!(*index <= released, "cell {cell} lost its entry {index}"),
+                    None => assert!(*index <= marked, "cell {cell} lost its entry {index}"),
                 }
             }
             for index in found.entries.keys() {

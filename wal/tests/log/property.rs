@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_wal::disk::Lane;
+use lockstep_wal::disk::{FileName, Lane, StorageRead};
 use lockstep_wal::memory::Random;
-use lockstep_wal::{Lsn, ReadOutcome, RecordKind, Refusal};
-use lockstep_wire::{CellId, LogIndex};
+use lockstep_wal::{
+    Lsn, ReadOutcome, RecordKind, Refusal, SnapshotDone, SnapshotId, SnapshotOutcome, load_snapshot,
+};
+use lockstep_wire::{CellId, LogIndex, Term};
 
 use crate::model::{Model, fold};
-use crate::rig::{CELL, OTHER, Rig, Seen, payload};
+use crate::rig::{CELL, OTHER, Rig, Seen, payload, pieces};
 
 const SEEDS: u64 = 60;
-const STEPS: u64 = 1_500;
+const STEPS: u64 = 2_000;
 const CELLS: [CellId; 3] = [CELL, OTHER, CellId(11)];
 
 struct History {
@@ -21,6 +23,8 @@ struct History {
     /// Per cell the next index; independent of the log's own bookkeeping.
     next: BTreeMap<CellId, u64>,
     terms: u64,
+    /// Snapshots that are being written, and what of.
+    written: BTreeMap<CellId, (SnapshotId, Vec<u8>)>,
     marks: Marks,
 }
 
@@ -35,6 +39,7 @@ struct Marks {
     kept_unacknowledged: u64,
     carried_again: u64,
     interrupted_recoveries: u64,
+    loaded: u64,
 }
 
 impl Marks {
@@ -47,6 +52,7 @@ impl Marks {
         self.kept_unacknowledged += other.kept_unacknowledged;
         self.carried_again += other.carried_again;
         self.interrupted_recoveries += other.interrupted_recoveries;
+        self.loaded += other.loaded;
     }
 }
 
@@ -54,21 +60,21 @@ impl History {
     fn append(&mut self, cell: CellId, kind: RecordKind, term: u64, index: u64, bytes: usize) {
         let payload = payload(term, self.dice.next_u64(), bytes);
         let lsn = self.rig.record(cell, kind, term, index, &payload);
-        let seen = Seen { cell, kind, term: lockstep_wire::Term(term), index: LogIndex(index), payload };
+        let seen = Seen { cell, kind, term: Term(term), index: LogIndex(index), payload };
         self.model.records.insert(lsn, seen);
     }
 
     fn append_something(&mut self) {
         let cell = CELLS[usize::try_from(self.dice.below(3)).unwrap()];
         let next = self.next.get(&cell).copied().unwrap_or(1);
-        let released = self.model.released.get(&cell).map_or(0, |index| index.0);
         self.terms += 1;
         match self.dice.below(12) {
             0 => self.append(cell, RecordKind::HardState, self.terms, 0, 24),
-            1 => self.append(cell, RecordKind::SnapshotMark, self.terms, released, 40),
+            1 => self.begin_snapshot(cell),
             2 => {
-                // Only what was not released can be truncated.
-                let index = released + 1 + self.dice.below((next - released).min(20));
+                // Only what no snapshot covers can be truncated.
+                let covered = self.covered(cell);
+                let index = covered + 1 + self.dice.below((next - covered).min(20));
                 self.append(cell, RecordKind::Truncate, self.terms, index, 0);
                 self.next.insert(cell, index.min(next));
             }
@@ -76,7 +82,7 @@ impl History {
             _ => {
                 let bytes = match self.dice.below(6) {
                     0 => 0,
-                    1 => self.dice.below(100_000),
+                    1..=3 => self.dice.below(100_000),
                     _ => self.dice.below(3_000),
                 };
                 self.append(cell, RecordKind::Entry, self.terms, next, usize::try_from(bytes).unwrap());
@@ -85,20 +91,63 @@ impl History {
         }
     }
 
-    fn release_something(&mut self) {
-        let cell = CELLS[usize::try_from(self.dice.below(3)).unwrap()];
-        // A cell releases only what is committed: durable, and never truncated later.
+    /// The last entry that a snapshot covers, one that is being written included.
+    fn covered(&self, cell: CellId) -> u64 {
+        let written = self.written.get(&cell).map_or(0, |(id, _)| id.index.0);
+        self.model.marked(cell).map_or(0, |id| id.index.0).max(written)
+    }
+
+    /// A cell takes snapshots of what is committed: durable, and never truncated later.
+    fn begin_snapshot(&mut self, cell: CellId) {
         let durable = self.rig.log.durable();
         let cells = fold(self.model.records.range(..=durable).map(|(_, record)| record));
-        let last =
-            cells.get(&cell).and_then(|state| state.entries.keys().next_back()).map_or(0, |index| index.0);
         let staged = self.model.records.range(Lsn(durable.0 + 1)..).map(|(_, record)| record);
         let cut = staged.filter(|record| record.cell == cell && record.kind == RecordKind::Truncate);
-        let last = cut.map(|record| record.index.0 - 1).min().unwrap_or(last).min(last);
-        let through = LogIndex(last.saturating_sub(self.dice.below(8)));
-        self.rig.log.release(cell, through);
-        let released = self.model.released.entry(cell).or_default();
-        *released = (*released).max(through);
+        let cut = cut.map(|record| record.index.0).min().unwrap_or(u64::MAX);
+        let Some(entries) = cells.get(&cell).map(|state| &state.entries) else { return };
+        let covered = self.covered(cell);
+        let last = entries.values().rev().find(|entry| entry.index.0 < cut && entry.index.0 > covered);
+        let Some(entry) = last else { return };
+        let id = SnapshotId { index: entry.index, term: entry.term };
+        let bytes = usize::try_from(self.dice.below(300_000)).unwrap();
+        self.rig.log.begin_snapshot(cell, id);
+        self.written.insert(cell, (id, payload(id.term.0, id.index.0, bytes)));
+        self.send_piece(cell, 0);
+    }
+
+    fn begin_some_snapshot(&mut self) {
+        let cell = CELLS[usize::try_from(self.dice.below(3)).unwrap()];
+        if !self.written.contains_key(&cell) {
+            self.begin_snapshot(cell);
+        }
+    }
+
+    fn send_piece(&mut self, cell: CellId, piece: u32) {
+        let pieces = pieces(&self.written[&cell].1);
+        let at = usize::try_from(piece).unwrap();
+        self.rig.log.write_snapshot(cell, piece, at + 1 == pieces.len(), pieces[at]);
+    }
+
+    /// Sends the next pieces, and appends the marks of what is complete.
+    fn go_on_with_snapshots(&mut self) {
+        while let Some(SnapshotDone { cell, id, outcome }) = self.rig.log.poll_snapshot() {
+            match outcome {
+                SnapshotOutcome::Written { piece } => self.send_piece(cell, piece + 1),
+                SnapshotOutcome::Complete => {
+                    self.written.remove(&cell);
+                    self.mark(cell, id);
+                }
+                SnapshotOutcome::NoSpace => unreachable!("the disk has room"),
+            }
+        }
+    }
+
+    fn mark(&mut self, cell: CellId, id: SnapshotId) {
+        let lsn = self.rig.record(cell, RecordKind::SnapshotMark, id.term.0, id.index.0, b"");
+        let previous = self.model.marked(cell).unwrap_or(SnapshotId { index: LogIndex(0), term: Term(0) });
+        let payload = [previous.index.0.to_le_bytes(), previous.term.0.to_le_bytes()].concat();
+        let seen = Seen { cell, kind: RecordKind::SnapshotMark, term: id.term, index: id.index, payload };
+        self.model.records.insert(lsn, seen);
     }
 
     fn drive(&mut self) {
@@ -143,20 +192,44 @@ impl History {
         let known = self.model.records.len();
         self.model.check_recovered(&seen, last, durable);
         self.marks.carried_again += u64::from(self.model.records.len() > known);
-        for (&cell, &through) in &self.model.released {
-            self.rig.log.release(cell, through);
-        }
+        self.written.clear();
+        self.next.clear();
         for (cell, state) in self.model.cells() {
-            let released = self.model.released.get(&cell).map_or(0, |index| index.0);
-            let last = state.entries.keys().next_back().map_or(released, |index| index.0);
+            let covered = self.model.marked(cell).map_or(0, |id| id.index.0);
+            let last = state.entries.keys().next_back().map_or(covered, |index| index.0);
             self.next.insert(cell, last + 1);
         }
+        self.check_snapshots();
         let found = self.rig.inspect().unwrap();
         self.marks.crashes += 1;
         self.marks.rotations = found.newest.0 - 1;
         self.marks.recycled = found.oldest.0 - 1;
         self.marks.lost_tails += u64::from(last < appended);
         self.marks.kept_unacknowledged += u64::from(last > durable);
+    }
+
+    /// Whatever counts can be loaded, and nothing else is left.
+    fn check_snapshots(&mut self) {
+        let mut kept = Vec::new();
+        for cell in CELLS {
+            let marked = self.model.marked(cell);
+            assert_eq!(self.rig.log.snapshots(cell).next(), marked, "cell {cell}: the newest mark counts");
+            for id in self.rig.log.snapshots(cell).collect::<Vec<_>>() {
+                load_snapshot(&mut self.rig.disk, cell, id, &mut |_| {}).unwrap();
+                kept.push(FileName::Snapshot { cell, index: id.index });
+                self.marks.loaded += 1;
+            }
+        }
+        let files = self.rig.disk.list().unwrap().into_iter().map(|(file, _)| file);
+        let snapshots = files.filter(|file| {
+            let is_known = |cell| self.model.records.values().any(|record| record.cell == cell);
+            match *file {
+                FileName::Snapshot { cell, .. } | FileName::SnapshotStaging { cell } => is_known(cell),
+                _ => false,
+            }
+        });
+        kept.sort_unstable();
+        assert_eq!(snapshots.collect::<Vec<_>>(), kept);
     }
 
     /// Segments are prepared and recycled to the end while commits hang.
@@ -214,6 +287,7 @@ fn run(seed: u64) -> Marks {
         dice: Random::new(seed ^ 0x5eed),
         next: BTreeMap::new(),
         terms: 0,
+        written: BTreeMap::new(),
         marks: Marks::default(),
     };
     let crash_every = 20 + history.dice.below(150);
@@ -221,7 +295,8 @@ fn run(seed: u64) -> Marks {
         match history.dice.below(crash_every) {
             0 => history.crash(),
             1 => history.check_read(),
-            step if step % 7 == 2 => history.release_something(),
+            step if step % 7 == 2 => history.go_on_with_snapshots(),
+            step if step % 7 == 4 => history.begin_some_snapshot(),
             step if step % 2 == 0 => history.append_something(),
             _ => history.drive(),
         }
@@ -246,6 +321,7 @@ fn random_histories_with_crashes_never_lose_invent_or_reorder_a_record() {
     for mark in [crashes, rotations, recycled, torn, lost_tails, kept_unacknowledged, carried_again] {
         assert!(mark > SEEDS, "the histories miss a rare branch: {marks:?}");
     }
+    assert!(marks.loaded > SEEDS, "the histories miss a rare branch: {marks:?}");
     assert!(marks.interrupted_recoveries > SEEDS, "the histories miss a rare branch: {marks:?}");
 }
 

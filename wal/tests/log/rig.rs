@@ -1,10 +1,11 @@
 //! A formatted memory disk with one shard's log on it.
 
 use lockstep_wal::disk::{FileName, SegmentSequence, ShardId};
-use lockstep_wal::layout::SEGMENT_BYTES_MIN;
+use lockstep_wal::layout::{SEGMENT_BYTES_MIN, SNAPSHOT_PIECE_BYTES_MAX};
 use lockstep_wal::memory::{MemoryDisk, Random};
 use lockstep_wal::{
-    Inspection, Log, Lsn, ReadOutcome, Record, RecordKind, Refusal, Superblock, claim, format, inspect,
+    Inspection, Log, Lsn, ReadOutcome, Record, RecordKind, Refusal, SnapshotDone, SnapshotId,
+    SnapshotOutcome, Superblock, claim, format, inspect,
 };
 use lockstep_wire::{CellId, ClusterId, Incarnation, LogIndex, NodeId, Term};
 
@@ -97,6 +98,42 @@ impl Rig {
         }
     }
 
+    /// Writes a snapshot of one piece and appends its mark; only the file is durable then.
+    pub(crate) fn snapshot(&mut self, cell: CellId, term: u64, index: u64) -> Lsn {
+        let id = snapshot_id(term, index);
+        self.write_snapshot(cell, id, &payload(term, index, 100));
+        self.record(cell, RecordKind::SnapshotMark, term, index, b"")
+    }
+
+    /// Writes a snapshot from beginning to end, without a mark.
+    pub(crate) fn write_snapshot(&mut self, cell: CellId, id: SnapshotId, stream: &[u8]) {
+        self.log.begin_snapshot(cell, id);
+        let pieces: Vec<&[u8]> = pieces(stream);
+        for (piece, bytes) in (0..).zip(&pieces) {
+            let is_last = piece + 1 == pieces.len();
+            let number = u32::try_from(piece).unwrap();
+            self.log.write_snapshot(cell, number, is_last, bytes);
+            self.settle();
+            let outcome =
+                if is_last { SnapshotOutcome::Complete } else { SnapshotOutcome::Written { piece: number } };
+            assert_eq!(self.log.poll_snapshot(), Some(SnapshotDone { cell, id, outcome }));
+        }
+    }
+
+    /// A snapshot that the log does not match, as from a leader: it replaces all entries.
+    pub(crate) fn install(&mut self, cell: CellId, term: u64, index: u64) {
+        self.write_snapshot(cell, snapshot_id(term, index), &payload(term, index, 100));
+        self.record(cell, RecordKind::Truncate, term, 1, b"");
+        self.record(cell, RecordKind::SnapshotMark, term, index, b"");
+    }
+
+    /// Has the cell's entries through `index` released: they are covered by the older of two snapshots.
+    pub(crate) fn release(&mut self, cell: CellId, term: u64, index: u64) {
+        self.snapshot(cell, term, index);
+        self.snapshot(cell, term, index + 1);
+        self.settle();
+    }
+
     pub(crate) fn settle(&mut self) {
         self.disk.settle(&mut self.log, &mut self.random);
         assert_eq!(self.log.failure(), None);
@@ -138,8 +175,21 @@ impl Rig {
                 Some(entries.into_iter().map(|entry| (entry.term.0, entry.index.0)).collect())
             }
             ReadOutcome::NotInLog => None,
+            ReadOutcome::Piece { .. } | ReadOutcome::NotThere | ReadOutcome::BadPiece(_) => {
+                panic!("entries were asked for")
+            }
         }
     }
+}
+
+pub(crate) fn snapshot_id(term: u64, index: u64) -> SnapshotId {
+    SnapshotId { index: LogIndex(index), term: Term(term) }
+}
+
+/// A stream in the pieces in which it is written.
+pub(crate) fn pieces(stream: &[u8]) -> Vec<&[u8]> {
+    let pieces: Vec<&[u8]> = stream.chunks(SNAPSHOT_PIECE_BYTES_MAX).collect();
+    if pieces.is_empty() { vec![&[]] } else { pieces }
 }
 
 /// Bytes that depend on the entry, so that one is never taken for another.

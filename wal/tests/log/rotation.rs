@@ -3,9 +3,8 @@
 use lockstep_wal::disk::{Action, FileName, Lane};
 use lockstep_wal::layout::{RETIRED_SEGMENTS_MAX, SPARE_SEGMENTS};
 use lockstep_wal::{Lsn, RecordKind};
-use lockstep_wire::LogIndex;
 
-use crate::rig::{CELL, OTHER, Rig, indexes, payload};
+use crate::rig::{CELL, OTHER, Rig, indexes, payload, snapshot_id};
 
 /// Carries out one operation at a time and shows each to `watch` before.
 fn settle_watched(rig: &mut Rig, mut watch: impl FnMut(&Rig, &Action, Lane)) {
@@ -59,6 +58,7 @@ fn the_next_header_is_durable_and_its_directory_synced_before_the_seal() {
             | Action::Write { .. }
             | Action::Create { .. }
             | Action::WriteZeros { .. }
+            | Action::Extend { .. }
             | Action::Sync { .. }
             | Action::Remove { .. }
             | Action::Read { .. } => {}
@@ -72,7 +72,9 @@ fn the_commit_lane_does_nothing_but_write() {
     let mut rig = Rig::new(1);
     for index in 1..=60 {
         rig.entry(CELL, 1, index, &payload(1, index, 60_000));
-        rig.log.release(CELL, LogIndex(index.saturating_sub(5)));
+        if index % 5 == 0 {
+            rig.snapshot(CELL, 1, index);
+        }
         settle_watched(&mut rig, |_, action, lane| {
             let is_write = matches!(action, Action::Write { .. });
             assert!(lane != Lane::Commit || is_write, "{action:?}");
@@ -86,17 +88,16 @@ fn released_segments_are_recycled_and_their_old_bytes_never_replay() {
     let mut creations = 0;
     for index in 1..=300 {
         rig.entry(CELL, 1, index, &payload(1, index, 20_000));
-        rig.log.release(CELL, LogIndex(index - 1));
         settle_watched(&mut rig, |_, action, _| {
-            creations += usize::from(matches!(action, Action::Create { .. }))
+            creations += usize::from(matches!(action, Action::Create { file: FileName::Staging { .. } }))
         });
+        rig.snapshot(CELL, 1, index);
         if index % 10 == 0 {
             rig.disk.lose_power(&mut rig.random);
             let seen = rig.reopen().unwrap();
             let found = indexes(&seen, CELL);
             assert_eq!(*found.last().unwrap(), index);
             assert!(found.windows(2).all(|pair| pair[0] + 1 == pair[1]), "no stale entry among {found:?}");
-            rig.log.release(CELL, LogIndex(index - 1));
         }
     }
     let found = rig.inspect().unwrap();
@@ -111,10 +112,10 @@ fn carried_records_outlive_the_segment_that_held_them() {
     rig.record(OTHER, RecordKind::Born, 0, 0, b"");
     rig.record(OTHER, RecordKind::HardState, 4, 0, b"old vote");
     rig.record(OTHER, RecordKind::HardState, 5, 0, b"vote");
-    rig.record(OTHER, RecordKind::SnapshotMark, 5, 17, b"mark");
+    rig.install(OTHER, 5, 17);
     for index in 1..=100 {
         rig.entry(CELL, 1, index, &payload(1, index, 60_000));
-        rig.log.release(CELL, LogIndex(index));
+        rig.snapshot(CELL, 1, index);
         rig.settle();
     }
     assert!(rig.inspect().unwrap().oldest.0 > 3);
@@ -127,20 +128,22 @@ fn carried_records_outlive_the_segment_that_held_them() {
     assert_eq!(newest(RecordKind::Manifest), Some((0, 0, b"the only manifest".as_slice())));
     assert_eq!(newest(RecordKind::Born), Some((0, 0, b"".as_slice())));
     assert_eq!(newest(RecordKind::HardState), Some((5, 0, b"vote".as_slice())));
-    assert_eq!(newest(RecordKind::SnapshotMark), Some((5, 17, b"mark".as_slice())));
+    assert_eq!(newest(RecordKind::SnapshotMark), Some((5, 17, [0; 16].as_slice())));
+    assert_eq!(rig.log.snapshots(OTHER).collect::<Vec<_>>(), [snapshot_id(5, 17)]);
 }
 
 #[test]
-fn a_cell_that_releases_nothing_keeps_every_segment() {
+fn a_cell_without_a_snapshot_keeps_every_segment() {
     let mut rig = Rig::new(1);
     rig.entries(OTHER, 1, 1..=1, 100);
     for index in 1..=60 {
         rig.entry(CELL, 1, index, &payload(1, index, 60_000));
-        rig.log.release(CELL, LogIndex(index));
+        rig.snapshot(CELL, 1, index);
         rig.settle();
     }
     assert_eq!(rig.inspect().unwrap().oldest.0, 1);
-    rig.log.release(OTHER, LogIndex(1));
+    assert_eq!(rig.log.snapshot_due(), Some(OTHER));
+    rig.snapshot(OTHER, 1, 1);
     rig.settle();
     let found = rig.inspect().unwrap();
     assert!(found.oldest.0 > 1);
@@ -225,10 +228,13 @@ fn about_to_leave_the_first_segment(seed: u64, vote: Option<&[u8]>) -> Rig {
     }
     rig.entries(CELL, 1, 1..=5, 60_000);
     assert_eq!((rig.log.spare_segments(), rig.inspect().unwrap().newest.0), (SPARE_SEGMENTS, 1));
-    for index in 6..=10 {
+    rig.snapshot(CELL, 1, 5);
+    rig.entries(CELL, 1, 6..=6, 100);
+    rig.snapshot(CELL, 1, 6);
+    rig.settle();
+    for index in 7..=11 {
         rig.entry(CELL, 1, index, &payload(1, index, 60_000));
     }
-    rig.log.release(CELL, LogIndex(5));
     rig
 }
 

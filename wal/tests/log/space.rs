@@ -61,8 +61,7 @@ fn releasing_entries_ends_a_shortage_without_new_space() {
     let mut rig = Rig::new(1);
     rig.disk.set_capacity(room_for(5));
     let next = fill(&mut rig, 1, |rig| rig.log.is_short_of_space());
-    rig.log.release(CELL, LogIndex(next - 1));
-    rig.settle();
+    rig.release(CELL, 1, next - 2);
     assert!(!rig.log.is_short_of_space());
     let further = fill(&mut rig, next, |rig| rig.log.durable() >= Lsn(next + 30));
     assert_eq!(rig.log.entries(CELL).unwrap().1, LogIndex(further - 1));

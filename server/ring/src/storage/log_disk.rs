@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 
 use lockstep_wal::Log;
 use lockstep_wal::disk::{Action, DiskDone, DiskError, DiskOp, FileName, Lane};
-use lockstep_wal::layout::{BATCH_BYTES_MAX, BLOCK_BYTES, READ_BYTES_MAX, ZERO_PIECE_BYTES};
+use lockstep_wal::layout::{
+    BATCH_BYTES_MAX, BLOCK_BYTES, READ_BYTES_MAX, SNAPSHOT_STRIDE_BYTES, ZERO_PIECE_BYTES,
+};
 
 use super::disk_error;
 use crate::aligned::AlignedBuf;
@@ -20,7 +22,7 @@ use crate::descriptor::File;
 use crate::files::{Durability, OpenMode};
 use crate::ring::Ring;
 
-const LANES: usize = 3;
+const LANES: usize = 4;
 
 /// One log's files, on one ring.
 pub struct LogDisk {
@@ -63,7 +65,12 @@ impl LogDisk {
             path,
             first_token: first_token.0,
             files: BTreeMap::new(),
-            lanes: [lane(BATCH_BYTES_MAX), lane(BLOCK_BYTES), lane(READ_BYTES_MAX)],
+            lanes: [
+                lane(BATCH_BYTES_MAX),
+                lane(BLOCK_BYTES),
+                lane(READ_BYTES_MAX),
+                lane(SNAPSHOT_STRIDE_BYTES),
+            ],
             zeros: Some(AlignedBuf::zeroed(ZERO_PIECE_BYTES)),
         })
     }
@@ -78,7 +85,7 @@ impl LogDisk {
         self.lanes[lane_index(lane)].running.is_some()
     }
 
-    /// Begins an operation; `fill` puts the bytes of an [`Action::Write`] into the buffer it is given.
+    /// Begins an operation; `fill` puts the bytes of an [`Action::Write`] or [`Action::Extend`] into the buffer it is given.
     ///
     /// Panics if the lane is busy, which the log does not ask for.
     pub fn start(&mut self, ring: &Ring, op: DiskOp, fill: impl FnOnce(&mut [u8])) {
@@ -87,7 +94,7 @@ impl LogDisk {
         assert!(lane.running.is_none(), "one operation of a lane at a time");
         lane.running = Some(Running { op, done: 0 });
         match op.action {
-            Action::Write { len, .. } => fill(&mut lane.buffer_for(len)[..len]),
+            Action::Write { len, .. } | Action::Extend { len, .. } => fill(&mut lane.buffer_for(len)[..len]),
             Action::Read { len, .. } => {
                 lane.buffer_for(len);
             }
@@ -175,6 +182,12 @@ impl LogDisk {
                 let at = offset + done as u64;
                 ring.write(file, buffer, done..len, at, Durability::Durable, token);
             }
+            Action::Extend { file, offset, len } => {
+                let Some(file) = self.opened(ring, file, token) else { return };
+                let buffer = self.lanes[index].buffer.take().expect("the buffer is here between operations");
+                let at = offset + done as u64;
+                ring.write(file, buffer, done..len, at, Durability::Volatile, token);
+            }
             Action::WriteZeros { file, offset, len } => {
                 let Some(file) = self.opened(ring, file, token) else { return };
                 let zeros = self.zeros.take().expect("zeros are written by the background lane alone");
@@ -228,6 +241,7 @@ impl LogDisk {
             Action::Create { file } => (file, Outcome::Ended(Ok(()))),
             Action::Write { file, .. }
             | Action::WriteZeros { file, .. }
+            | Action::Extend { file, .. }
             | Action::Read { file, .. }
             | Action::Sync { file } => (file, Outcome::Continue),
             Action::Rename { .. } | Action::Remove { .. } | Action::SyncDirectory => {
@@ -242,8 +256,10 @@ impl LogDisk {
 
     fn on_transferred(&mut self, index: usize, result: io::Result<usize>, if_nothing: DiskError) -> Outcome {
         let running = self.lanes[index].running.as_mut().expect("a lane completes what it runs");
-        let (Action::Write { len, .. } | Action::WriteZeros { len, .. } | Action::Read { len, .. }) =
-            running.op.action
+        let (Action::Write { len, .. }
+        | Action::WriteZeros { len, .. }
+        | Action::Extend { len, .. }
+        | Action::Read { len, .. }) = running.op.action
         else {
             unreachable!("only transfers transfer")
         };
@@ -322,5 +338,6 @@ fn lane_index(lane: Lane) -> usize {
         Lane::Commit => 0,
         Lane::Background => 1,
         Lane::Read => 2,
+        Lane::Snapshot => 3,
     }
 }

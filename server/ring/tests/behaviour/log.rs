@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use lockstep_ring::storage::{DataDirectory, LogDisk};
 use lockstep_ring::{Ring, Token};
 use lockstep_wal::disk::ShardId;
-use lockstep_wal::layout::SEGMENT_BYTES_MIN;
-use lockstep_wal::{Log, Lsn, ReadOutcome, RecordKind, Superblock, claim, format};
+use lockstep_wal::layout::{SEGMENT_BYTES_MIN, SNAPSHOT_PIECE_BYTES_MAX};
+use lockstep_wal::{
+    Log, Lsn, ReadOutcome, RecordKind, SnapshotDone, SnapshotId, SnapshotOutcome, Superblock, claim, format,
+    load_snapshot,
+};
 use lockstep_wire::{CellId, ClusterId, Incarnation, LogIndex, NodeId, Term};
 
 use crate::{PATIENCE, directory, small_ring};
@@ -32,7 +35,9 @@ fn recovered(path: &Path, salt: u64) -> (DataDirectory, Log, Vec<(LogIndex, Vec<
     let superblock = claim(&mut storage).expect("ours");
     let mut entries = Vec::new();
     let (log, _) = Log::open(&mut storage, &superblock, SHARD, salt, &mut |_, record| {
-        entries.push((record.index, record.payload.to_vec()));
+        if record.kind == RecordKind::Entry {
+            entries.push((record.index, record.payload.to_vec()));
+        }
     })
     .expect("recovers");
     (storage, log, entries)
@@ -66,18 +71,48 @@ fn run_until_log(ring: &Ring, disk: &mut LogDisk, log: &mut Log, mut is_done: im
     }
 }
 
+/// What a snapshot through this entry says: a piece and a half.
+fn snapshot(index: LogIndex) -> Vec<u8> {
+    payload(index.0 | 1).into_iter().cycle().take(SNAPSHOT_PIECE_BYTES_MAX * 3 / 2).collect()
+}
+
+/// Writes a snapshot of two pieces; its mark is durable then.
+fn take_snapshot(ring: &Ring, disk: &mut LogDisk, log: &mut Log, index: LogIndex) {
+    let id = SnapshotId { index, term: Term(1) };
+    let stream = snapshot(index);
+    let (first, last) = stream.split_at(SNAPSHOT_PIECE_BYTES_MAX);
+    let mut told = |log: &mut Log, outcome| {
+        run_until_log(ring, disk, log, |log| {
+            let done = log.poll_snapshot();
+            assert!(done.is_none_or(|done| done == SnapshotDone { cell: CELL, id, outcome }), "{done:?}");
+            done.is_some()
+        });
+    };
+    log.begin_snapshot(CELL, id);
+    log.write_snapshot(CELL, 0, false, first);
+    told(log, SnapshotOutcome::Written { piece: 0 });
+    log.write_snapshot(CELL, 1, true, last);
+    told(log, SnapshotOutcome::Complete);
+    let mark = log.append(CELL, RecordKind::SnapshotMark, id.term, id.index, &[]).expect("appended");
+    run_until_log(ring, disk, log, |log| log.durable() >= mark);
+}
+
 #[test]
 fn everything_durable_is_recovered_over_many_segments_and_starts() {
     let directory = directory();
     formatted(directory.path());
-    let mut next = 1;
+    let (mut next, mut snapshots) = (1, 0);
     for start in 0..4_u64 {
-        let (_storage, mut log, entries) = recovered(directory.path(), start);
+        let (mut storage, mut log, entries) = recovered(directory.path(), start);
         let first = entries.first().map_or(next, |(index, _)| index.0);
         for (entry, index) in entries.iter().zip(first..) {
             assert_eq!(*entry, (LogIndex(index), payload(index)));
         }
         assert_eq!(first + entries.len() as u64, next, "nothing durable is missing, nothing else is there");
+        assert!(
+            first <= log.snapshots(CELL).next().map_or(1, |id| id.index.0 + 1),
+            "a snapshot covers the rest"
+        );
         let ring = small_ring();
         let mut disk = LogDisk::new(&ring, directory.path(), Token(40)).expect("a driver");
         for round in 0..100 {
@@ -88,11 +123,21 @@ fn everything_durable_is_recovered_over_many_segments_and_starts() {
             }
             run_until_log(&ring, &mut disk, &mut log, |log| log.durable() >= last);
             // Old segments become free and are used again.
-            log.release(CELL, LogIndex(next.saturating_sub(300)));
+            if let Some(due) = log.snapshot_due() {
+                assert_eq!(due, CELL);
+                take_snapshot(&ring, &mut disk, &mut log, LogIndex(next - 1));
+            }
+        }
+        for id in log.snapshots(CELL).collect::<Vec<_>>() {
+            let mut stream = Vec::new();
+            load_snapshot(&mut storage, CELL, id, &mut |piece| stream.extend_from_slice(piece))
+                .expect("whole");
+            assert_eq!(stream, snapshot(id.index));
+            snapshots += 1;
         }
         // Whatever the background lane is doing is cut off here.
     }
-    assert!(next > 1500);
+    assert!(next > 1500 && snapshots > 2, "{next} entries, {snapshots} snapshots");
     let segments = std::fs::read_dir(directory.path()).expect("lists").count();
     assert!(segments < 20, "segments are recycled: {segments} files");
 }

@@ -9,6 +9,7 @@ use lockstep_ring::{Ring, Token};
 use lockstep_wal::disk::{
     Action, DiskError, DiskOp, FileName, Lane, OpId, SegmentSequence, ShardId, Storage, StorageRead,
 };
+use lockstep_wire::{CellId, LogIndex};
 
 use crate::{directory, run_until, small_ring};
 
@@ -135,6 +136,35 @@ fn segment_is_prepared_written_read_and_removed_through_the_ring() {
     let mut later = LogDisk::new(&ring, directory.path(), Token(600)).expect("a driver");
     let read = Action::Read { file: SEGMENT, offset: 4096, len: 4096 };
     assert_eq!(carry_out(&ring, &mut later, Lane::Read, read, 0), Ok(vec![5; 4096]));
+}
+
+#[test]
+fn snapshot_is_extended_piece_by_piece_and_replaces_one_of_its_name() {
+    let ring = small_ring();
+    let directory = directory();
+    let mut disk = LogDisk::new(&ring, directory.path(), Token(500)).expect("a driver");
+    let staging = FileName::SnapshotStaging { cell: CellId(3) };
+    let snapshot = FileName::Snapshot { cell: CellId(3), index: LogIndex(9) };
+    let stride = 128 * 1024;
+    for fill in [1, 2] {
+        let actions = [
+            Action::Create { file: staging },
+            Action::Extend { file: staging, offset: 0, len: stride },
+            Action::Extend { file: staging, offset: stride as u64, len: 4096 },
+            Action::Sync { file: staging },
+            Action::Rename { from: staging, to: snapshot },
+            Action::SyncDirectory,
+        ];
+        for action in actions {
+            let done = carry_out(&ring, &mut disk, Lane::Snapshot, action, fill);
+            assert_eq!(done, Ok(Vec::new()), "{action:?}");
+        }
+        let read = Action::Read { file: snapshot, offset: 0, len: stride + 4096 };
+        let bytes = carry_out(&ring, &mut disk, Lane::Read, read, 0).expect("read");
+        assert!(bytes.iter().all(|byte| *byte == fill));
+    }
+    let mut storage = DataDirectory::open(directory.path()).expect("opens");
+    assert_eq!(storage.list(), Ok(vec![(snapshot, stride as u64 + 4096)]));
 }
 
 #[test]

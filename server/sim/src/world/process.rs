@@ -512,6 +512,9 @@ impl Process {
             let entries = match done.outcome {
                 ReadOutcome::Entries(entries) => entries,
                 ReadOutcome::NotInLog => Vec::new(),
+                ReadOutcome::Piece { .. } | ReadOutcome::NotThere | ReadOutcome::BadPiece(_) => {
+                    unreachable!("no snapshot is read")
+                }
             };
             let entries: Vec<_> =
                 entries.iter().map(|entry| (entry.term, entry.payload.as_slice())).collect();

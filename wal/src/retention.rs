@@ -1,0 +1,109 @@
+//! Which snapshots count, and which entries are kept for them.
+//!
+//! Invariant: a snapshot counts by a durable mark and by nothing else, and nothing that an older state needs is given up
+//! before. Two snapshots are kept, the newest and the one before, with the entries behind the older one, so that there is
+//! something to fall back to and a follower that was away briefly needs no snapshot; before the first two the log's
+//! birth stands for what is missing. Only far behind the tail do entries go that the newest one alone covers: an idle
+//! cell must never pin old segments. How long a log gets by that is in `layout`. Deliberately absent: files.
+
+use lockstep_wire::{CellId, LogIndex, Term};
+
+use crate::bytes::get_u64;
+use crate::layout::SNAPSHOT_SEGMENTS;
+use crate::log::Log;
+use crate::piece::SnapshotId;
+use crate::record::Record;
+
+/// Bytes of a mark's payload.
+pub(crate) const MARK_BYTES: usize = 16;
+
+/// What a mark says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) id: SnapshotId,
+    /// The mark before it: a log whose first segments are gone still knows both.
+    pub(crate) previous: Option<SnapshotId>,
+}
+
+impl Mark {
+    /// The mark for `id` that follows `newest`.
+    pub(crate) fn after(newest: Option<Mark>, id: SnapshotId) -> Mark {
+        let previous = match newest {
+            Some(newest) if newest.id == id => newest.previous,
+            Some(newest) => Some(newest.id),
+            None => None,
+        };
+        Mark { id, previous }
+    }
+
+    pub(crate) fn payload(&self) -> [u8; MARK_BYTES] {
+        let mut bytes = [0; MARK_BYTES];
+        if let Some(previous) = self.previous {
+            bytes[..8].copy_from_slice(&previous.index.0.to_le_bytes());
+            bytes[8..].copy_from_slice(&previous.term.0.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What a record of that kind says, if it is well formed.
+    pub(crate) fn of(record: &Record<'_>) -> Option<Mark> {
+        let id = SnapshotId { index: record.index, term: record.term };
+        if record.payload.len() != MARK_BYTES {
+            return None;
+        }
+        let previous = SnapshotId {
+            index: LogIndex(get_u64(record.payload, 0)),
+            term: Term(get_u64(record.payload, 8)),
+        };
+        let previous = (previous != SnapshotId { index: LogIndex(0), term: Term(0) }).then_some(previous);
+        previous.is_none_or(|previous| previous.index < id.index).then_some(Mark { id, previous })
+    }
+}
+
+/// The snapshots of a cell that count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) newest: Option<SnapshotId>,
+    /// Only as long as the log reaches from it to the newest.
+    pub(crate) previous: Option<SnapshotId>,
+}
+
+impl Kept {
+    pub(crate) fn is_kept(&self, index: LogIndex) -> bool {
+        [self.newest, self.previous].into_iter().flatten().any(|id| id.index == index)
+    }
+
+    /// Entries through this one are not needed in a segment that lies so many behind the tail.
+    pub(crate) fn released(&self, segments_behind: u64) -> LogIndex {
+        let id = if segments_behind > 2 * SNAPSHOT_SEGMENTS { self.newest } else { self.previous };
+        id.map_or(LogIndex(0), |id| id.index)
+    }
+
+    /// Gives the older snapshot up if the entries behind it are not all there; says whether it did.
+    pub(crate) fn forget_unreachable(&mut self, entries: Option<(LogIndex, LogIndex)>) -> bool {
+        let is_reached = self.previous.zip(self.newest).is_some_and(|(previous, newest)| {
+            entries.is_some_and(|(first, last)| first <= previous.index.next() && newest.index <= last)
+        });
+        !is_reached && self.previous.take().is_some()
+    }
+}
+
+impl Log {
+    /// The snapshots of a cell that count, the newest first; at most two, and the second only if the log has all
+    /// entries behind it. Whether their files are good is for [`load_snapshot`](crate::load_snapshot) to say.
+    pub fn snapshots(&self, cell: CellId) -> impl Iterator<Item = SnapshotId> + use<> {
+        let Kept { newest, previous } = self.catalog.kept(cell);
+        newest.into_iter().chain(previous)
+    }
+
+    /// A cell whose owner should take a snapshot now: it has entries that no snapshot covers, one that is being
+    /// written included, in a segment at least `SNAPSHOT_SEGMENTS` behind the one that is written to. As long as the
+    /// owner answers, by a durable mark, before as many segments have been filled again, the log stays within
+    /// `LIVE_SEGMENTS_MAX`.
+    pub fn snapshot_due(&self) -> Option<CellId> {
+        self.catalog.lasts_behind(SNAPSHOT_SEGMENTS).find_map(|(cell, last)| {
+            let marked = self.catalog.newest_mark(cell).map(|mark| mark.id.index);
+            (Some(last) > marked.max(self.snapshots.newest_written(cell))).then_some(cell)
+        })
+    }
+}
