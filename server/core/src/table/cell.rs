@@ -1,21 +1,21 @@
 //! The table itself: its records, its indexes, and the steps that keep records, indexes and digest together.
 //!
-//! Invariant: every change of the replicated state goes through a step of this file, and each step keeps the
-//! digest. Deliberately absent: which step a command takes.
+//! Invariant: every change of the replicated state goes through a step of this file or of `cell/locks.rs`, and each
+//! step keeps the digest. Deliberately absent: which step a command takes.
+
+mod locks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use lockstep_wire::request::Mode;
-use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, Owner, RequestId, SessionId};
+use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, RequestId, SessionId};
 
-use super::chain::{Chain, Links};
 use super::digest::{self, Digest, Fact};
 use super::limits::Limits;
-use super::record::{
-    Claim, ClaimState, Hold, HoldSlot, Kept, Lock, LockSlot, Session, SessionSlot, Wait, WaitSlot,
-};
+use super::record::{ClaimState, Hold, HoldSlot, Kept, Lock, LockSlot, Session, SessionSlot, Wait, WaitSlot};
 use super::slab::Slab;
+
+pub(crate) use locks::Candidate;
 
 /// The replicated state of one cell.
 #[derive(Clone, Debug)]
@@ -38,18 +38,6 @@ pub struct Table {
     pub(crate) marks: BTreeMap<u64, LockSlot>,
     mark_places: u64,
     digest: Digest,
-}
-
-/// An acquire that is about to hold or to wait.
-pub(crate) struct Candidate {
-    pub(crate) session: SessionSlot,
-    pub(crate) lock: LockSlot,
-    pub(crate) owner: Owner,
-    pub(crate) acquire_id: RequestId,
-    pub(crate) content: u64,
-    pub(crate) mode: Mode,
-    pub(crate) data: Box<[u8]>,
-    pub(crate) data_hash: u64,
 }
 
 impl Table {
@@ -226,148 +214,6 @@ impl Table {
         }
     }
 
-    pub(crate) fn add_lock(&mut self, name: &str, name_hash: u64) -> LockSlot {
-        let name: Arc<str> = Arc::from(name);
-        let slot = self.locks.insert(Lock {
-            name: Arc::clone(&name),
-            name_hash,
-            holds: Chain::new(),
-            waits: Chain::new(),
-            mark: None,
-        });
-        self.locks_by_name.insert(name, slot);
-        slot
-    }
-
-    /// Deletes a lock that nobody holds or waits for.
-    pub(crate) fn delete_if_empty(&mut self, slot: LockSlot) {
-        if self.locks[slot].is_empty() {
-            self.clear_mark(slot);
-            let lock = self.locks.remove(slot);
-            self.locks_by_name.remove(&*lock.name);
-        }
-    }
-
-    /// Marks that a lock's promotion must continue, at the end of the marks unless it has one.
-    pub(crate) fn set_mark(&mut self, slot: LockSlot) {
-        if self.locks[slot].mark.is_some() {
-            return;
-        }
-        self.digest.remove(self.cell_fact());
-        self.mark_places += 1;
-        self.digest.add(self.cell_fact());
-        let place = self.mark_places;
-        self.locks[slot].mark = Some(place);
-        self.digest.add(self.locks[slot].mark_fact(place));
-        self.marks.insert(place, slot);
-    }
-
-    pub(crate) fn clear_mark(&mut self, slot: LockSlot) {
-        if let Some(place) = self.locks[slot].mark.take() {
-            self.digest.remove(self.locks[slot].mark_fact(place));
-            self.marks.remove(&place);
-        }
-    }
-
-    pub(crate) fn add_hold(
-        &mut self,
-        candidate: Candidate,
-        token: FencingToken,
-        fence: FencingToken,
-    ) -> HoldSlot {
-        let Candidate { session, lock, owner, acquire_id, content, mode, data, data_hash } = candidate;
-        let links = Links::none();
-        let hold = Hold {
-            session,
-            lock,
-            owner,
-            mode,
-            token,
-            fence,
-            data,
-            data_hash,
-            acquire_id,
-            acquires: 0,
-            links,
-        };
-        self.digest.add(hold.fact(self.sessions[session].id, self.locks[lock].name_hash));
-        let slot = self.holds.insert(hold);
-        self.locks[lock].holds.push(&mut self.holds, slot);
-        self.join_hold(slot, acquire_id, content);
-        slot
-    }
-
-    /// Adds an acquire to a hold.
-    pub(crate) fn join_hold(&mut self, slot: HoldSlot, acquire_id: RequestId, content: u64) {
-        let hold = &mut self.holds[slot];
-        hold.acquires += 1;
-        hold.acquire_id = hold.acquire_id.min(acquire_id);
-        let state = ClaimState::Holds { hold: slot, is_seen: false };
-        let claim = Claim { id: acquire_id, content, state };
-        let session = &mut self.sessions[hold.session];
-        session.unseen += 1;
-        insert_claim(&mut session.claims, claim);
-        self.digest.add(hold.claim_fact(session.id, self.locks[hold.lock].name_hash, &claim, false));
-    }
-
-    /// Takes an acquire out of its hold, which stays even if it was the last; tells whether its grant was seen.
-    pub(crate) fn leave_hold(&mut self, session: SessionSlot, acquire_id: RequestId) -> (Claim, bool) {
-        let session = &mut self.sessions[session];
-        let claim = take_claim(&mut session.claims, acquire_id);
-        let ClaimState::Holds { hold: slot, is_seen } = claim.state else {
-            panic!("acquire {acquire_id} waits and does not hold");
-        };
-        session.unseen -= usize::from(!is_seen);
-        let hold = &mut self.holds[slot];
-        hold.acquires -= 1;
-        self.digest.remove(hold.claim_fact(session.id, self.locks[hold.lock].name_hash, &claim, is_seen));
-        if hold.acquire_id == acquire_id && hold.acquires > 0 {
-            let is_of_hold =
-                |other: &&Claim| matches!(other.state, ClaimState::Holds { hold, .. } if hold == slot);
-            hold.acquire_id = session.claims.iter().find(is_of_hold).expect("an acquire is left").id;
-        }
-        (claim, is_seen)
-    }
-
-    /// Takes away a hold that no acquire is in.
-    pub(crate) fn remove_hold(&mut self, slot: HoldSlot) -> Hold {
-        let lock = self.holds[slot].lock;
-        self.locks[lock].holds.unlink(&mut self.holds, slot);
-        let hold = self.holds.remove(slot);
-        assert_eq!(hold.acquires, 0, "a hold ends with its last acquire");
-        self.digest.remove(hold.fact(self.sessions[hold.session].id, self.locks[lock].name_hash));
-        hold
-    }
-
-    /// Lines an acquire up; tells its position.
-    pub(crate) fn add_wait(&mut self, candidate: Candidate, wait_ms: u32) -> u32 {
-        let Candidate { session, lock, owner, acquire_id, content, mode, data, data_hash } = candidate;
-        let position = self.locks[lock].waits.len() + 1;
-        let (since, links) = (self.applied, Links::none());
-        let wait =
-            Wait { session, lock, owner, acquire_id, mode, data, data_hash, wait_ms, position, since, links };
-        self.digest.add(wait.fact(self.sessions[session].id, self.locks[lock].name_hash, content));
-        let slot = self.waits.insert(wait);
-        self.locks[lock].waits.push(&mut self.waits, slot);
-        let session = &mut self.sessions[session];
-        session.waiting += 1;
-        insert_claim(&mut session.claims, Claim { id: acquire_id, content, state: ClaimState::Waits(slot) });
-        position
-    }
-
-    /// Takes an acquire out of line.
-    pub(crate) fn remove_wait(&mut self, slot: WaitSlot) -> Candidate {
-        let lock = self.waits[slot].lock;
-        self.locks[lock].waits.unlink(&mut self.waits, slot);
-        let wait = self.waits.remove(slot);
-        let session = &mut self.sessions[wait.session];
-        session.waiting -= 1;
-        let claim = take_claim(&mut session.claims, wait.acquire_id);
-        self.digest.remove(wait.fact(session.id, self.locks[lock].name_hash, claim.content));
-        let Wait { session, owner, acquire_id, mode, data, data_hash, .. } = wait;
-        Candidate { session, lock, owner, acquire_id, content: claim.content, mode, data, data_hash }
-    }
-
     /// The digest computed anew from every record: equal to [`Table::digest`], and slow. For tests and for
     /// whoever loads a state.
     pub fn recomputed_digest(&self) -> u64 {
@@ -398,14 +244,4 @@ impl Table {
         }
         digest.value()
     }
-}
-
-fn insert_claim(claims: &mut Vec<Claim>, claim: Claim) {
-    let at = claims.partition_point(|other| other.id < claim.id);
-    claims.insert(at, claim);
-}
-
-fn take_claim(claims: &mut Vec<Claim>, id: RequestId) -> Claim {
-    let at = claims.binary_search_by_key(&id, |claim| claim.id).expect("a hold or wait has its claim");
-    claims.remove(at)
 }
