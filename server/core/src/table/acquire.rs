@@ -104,7 +104,7 @@ impl Table {
         }
         let id = acquire.mutation.request_id;
         self.consume(slot, id);
-        self.join_hold(hold_slot, id, content);
+        self.join_hold(hold_slot, id, content, false);
         Answer::Granted(self.grant_of(hold_slot))
     }
 

@@ -166,6 +166,7 @@ impl Table {
             kept: Vec::new(),
             waiting: 0,
             unseen: 0,
+            copied_for: self.snapshots_begun,
         });
         Outcome::Opened { session: id, ttl_ms, is_new: true }
     }

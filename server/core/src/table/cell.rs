@@ -1,7 +1,8 @@
 //! The table itself: its records, its indexes, and the steps that keep records, indexes and digest together.
 //!
 //! Invariant: every change of the replicated state goes through a step of this file or of `cell/locks.rs`, and each
-//! step keeps the digest. Deliberately absent: which step a command takes.
+//! step keeps the digest and lets a snapshot under way copy the record first. Deliberately absent: which step a command
+//! takes.
 
 mod locks;
 
@@ -14,6 +15,7 @@ use super::digest::{self, Digest, Fact};
 use super::limits::Limits;
 use super::record::{ClaimState, Hold, HoldSlot, Kept, Lock, LockSlot, Session, SessionSlot, Wait, WaitSlot};
 use super::slab::Slab;
+use super::snapshot::SnapshotWriter;
 
 pub(crate) use locks::Candidate;
 
@@ -38,6 +40,20 @@ pub struct Table {
     pub(crate) marks: BTreeMap<u64, LockSlot>,
     mark_places: u64,
     digest: Digest,
+    /// The snapshot that is under way.
+    pub(super) snapshot: Option<Box<SnapshotWriter>>,
+    pub(super) snapshots_begun: u64,
+}
+
+/// What a cell is besides its records, its limits and its digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CellNumbers {
+    pub(crate) epoch: Epoch,
+    pub(crate) applied: LogIndex,
+    /// The place in the reap queue that was given last.
+    pub(crate) reap_places: u64,
+    /// The place among the marks that was given last.
+    pub(crate) mark_places: u64,
 }
 
 impl Table {
@@ -47,10 +63,17 @@ impl Table {
     /// When the limits contradict each other.
     pub fn new(epoch: Epoch, limits: Limits) -> Table {
         limits.assert_coherent();
+        let numbers = CellNumbers { epoch, applied: LogIndex(0), reap_places: 0, mark_places: 0 };
+        Table::without_records(limits, numbers)
+    }
+
+    /// A cell in which there is nothing yet.
+    pub(crate) fn without_records(limits: Limits, numbers: CellNumbers) -> Table {
+        let CellNumbers { epoch, applied, reap_places, mark_places } = numbers;
         let mut table = Table {
             epoch,
             limits,
-            applied: LogIndex(0),
+            applied,
             sessions: Slab::new(),
             sessions_by_id: BTreeMap::new(),
             sessions_by_nonce: BTreeMap::new(),
@@ -59,10 +82,12 @@ impl Table {
             holds: Slab::new(),
             waits: Slab::new(),
             reap_queue: VecDeque::new(),
-            reap_places: 0,
+            reap_places,
             marks: BTreeMap::new(),
-            mark_places: 0,
+            mark_places,
             digest: Digest::default(),
+            snapshot: None,
+            snapshots_begun: 0,
         };
         table.digest.add(table.cell_fact());
         table
@@ -112,26 +137,58 @@ impl Table {
         self.sessions[session].is_live()
     }
 
+    pub(crate) fn numbers(&self) -> CellNumbers {
+        CellNumbers {
+            epoch: self.epoch,
+            applied: self.applied,
+            reap_places: self.reap_places,
+            mark_places: self.mark_places,
+        }
+    }
+
     fn cell_fact(&self) -> u64 {
-        let limits = digest::fact(Fact::Cell, &self.limits.words());
+        let limits = digest::fact(Fact::Cell, &self.limits.fields().map(u64::from));
         let words = [u64::from(self.epoch.0), limits, self.reap_places, self.mark_places];
         digest::fact(Fact::Cell, &words)
     }
 
+    /// What every step calls before it changes or deletes a session's record.
+    #[inline]
+    fn before_session_change(&mut self, slot: SessionSlot) {
+        if self.snapshot.is_some() {
+            self.copy_session(slot);
+        }
+    }
+
+    /// What every step calls before it changes a lock's record: its mark, its holds with their acquires, its line.
+    #[inline]
+    fn before_lock_change(&mut self, slot: LockSlot) {
+        if self.snapshot.is_some() {
+            self.copy_lock(slot);
+        }
+    }
+
     /// Changes what the session's own fact is about.
     fn change_session(&mut self, slot: SessionSlot, change: impl FnOnce(&mut Session)) {
+        self.before_session_change(slot);
         let session = &mut self.sessions[slot];
         self.digest.remove(session.fact());
         change(session);
         self.digest.add(session.fact());
     }
 
-    pub(crate) fn add_session(&mut self, session: Session) {
+    /// Adds a session that has no claims. One that has ended joins the reap queue by whoever knows the order.
+    pub(crate) fn add_session(&mut self, session: Session) -> SessionSlot {
         self.digest.add(session.fact());
-        let (id, nonce) = (session.id, session.nonce);
+        session.gaps.iter().for_each(|gap| self.digest.add(session.gap_fact(*gap)));
+        session.kept.iter().for_each(|kept| self.digest.add(session.kept_fact(kept)));
+        let (id, nonce, is_live) = (session.id, session.nonce, session.is_live());
         let slot = self.sessions.insert(session);
         self.sessions_by_id.insert(id, slot);
-        self.sessions_by_nonce.insert(nonce, slot);
+        if is_live {
+            self.sessions_by_nonce.insert(nonce, slot);
+        }
+        slot
     }
 
     pub(crate) fn end_session(&mut self, slot: SessionSlot, reason: lockstep_wire::reply::EndReason) {
@@ -153,6 +210,7 @@ impl Table {
     /// When it still holds or waits.
     pub(crate) fn delete_first_ended(&mut self) {
         let slot = self.reap_queue.pop_front().expect("a session waits to be reaped");
+        self.before_session_change(slot);
         let session = self.sessions.remove(slot);
         assert!(session.claims.is_empty(), "a session is deleted when nothing of it is left");
         self.sessions_by_id.remove(&session.id);
@@ -172,6 +230,7 @@ impl Table {
     }
 
     pub(crate) fn add_gap(&mut self, slot: SessionSlot, gap: RequestId) {
+        self.before_session_change(slot);
         let session = &mut self.sessions[slot];
         self.digest.add(session.gap_fact(gap));
         let at = session.gaps.partition_point(|other| *other < gap);
@@ -180,14 +239,16 @@ impl Table {
 
     /// Closes a gap, if it is one.
     pub(crate) fn close_gap(&mut self, slot: SessionSlot, gap: RequestId) {
-        let session = &mut self.sessions[slot];
-        if let Ok(at) = session.gaps.binary_search(&gap) {
+        if let Ok(at) = self.sessions[slot].gaps.binary_search(&gap) {
+            self.before_session_change(slot);
+            let session = &mut self.sessions[slot];
             session.gaps.remove(at);
             self.digest.remove(session.gap_fact(gap));
         }
     }
 
     pub(crate) fn keep(&mut self, slot: SessionSlot, kept: Kept) {
+        self.before_session_change(slot);
         let session = &mut self.sessions[slot];
         self.digest.add(session.kept_fact(&kept));
         let at = session.kept.partition_point(|other| other.id < kept.id);
@@ -196,16 +257,19 @@ impl Table {
 
     /// The client has seen the final answer to this request: forgets it, or notes it at the hold.
     pub(crate) fn mark_seen(&mut self, slot: SessionSlot, id: RequestId) {
-        let session = &mut self.sessions[slot];
+        let session = &self.sessions[slot];
         if let Ok(at) = session.kept.binary_search_by_key(&id, |kept| kept.id) {
+            self.before_session_change(slot);
+            let session = &mut self.sessions[slot];
             let kept = session.kept.remove(at);
             self.digest.remove(session.kept_fact(&kept));
             return;
         }
         let Ok(at) = session.claims.binary_search_by_key(&id, |claim| claim.id) else { return };
-        let claim = &mut session.claims[at];
-        if let ClaimState::Holds { hold: hold_slot, is_seen: false } = claim.state {
-            let hold = &self.holds[hold_slot];
+        if let ClaimState::Holds { hold: hold_slot, is_seen: false } = session.claims[at].state {
+            self.before_lock_change(self.holds[hold_slot].lock);
+            let session = &mut self.sessions[slot];
+            let (claim, hold) = (&mut session.claims[at], &self.holds[hold_slot]);
             let name_hash = self.locks[hold.lock].name_hash;
             self.digest.remove(hold.claim_fact(session.id, name_hash, claim, false));
             self.digest.add(hold.claim_fact(session.id, name_hash, claim, true));

@@ -18,6 +18,13 @@ impl<K> Links<K> {
     }
 }
 
+impl<K: Copy> Links<K> {
+    /// The record behind this one.
+    pub(crate) fn after(&self) -> Option<K> {
+        self.after
+    }
+}
+
 /// A record that can be in a chain.
 pub(crate) trait Linked<K> {
     fn links(&self) -> &Links<K>;

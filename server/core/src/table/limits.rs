@@ -67,7 +67,11 @@ impl Limits {
         assert!(self.ttl_ms_min <= self.ttl_ms_max, "the TTL's bounds must not cross");
     }
 
-    pub(crate) fn words(&self) -> [u64; 12] {
+    /// How many fields there are.
+    pub(crate) const FIELDS: usize = 12;
+
+    /// The fields in their order, as digests and snapshots have them.
+    pub(crate) fn fields(&self) -> [u32; Limits::FIELDS] {
         [
             self.sessions_max,
             self.locks_max,
@@ -82,7 +86,6 @@ impl Limits {
             self.ttl_ms_max,
             self.transitions_per_entry_max,
         ]
-        .map(u64::from)
     }
 }
 

@@ -77,6 +77,8 @@ pub(crate) struct Session {
     pub(crate) waiting: usize,
     /// How many of the claims hold without that their client has said that it knows.
     pub(crate) unseen: usize,
+    /// The last snapshot that has a copy of the record, or that is older than it. Not replicated.
+    pub(crate) copied_for: u64,
 }
 
 /// An acquire that waits or holds.
@@ -112,6 +114,8 @@ pub(crate) struct Lock {
     pub(crate) waits: Chain<WaitSlot>,
     /// Its place among the marks: its promotion must continue.
     pub(crate) mark: Option<u64>,
+    /// See [`Session::copied_for`].
+    pub(crate) copied_for: u64,
 }
 
 /// Somebody holds a lock.

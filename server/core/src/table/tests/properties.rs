@@ -18,7 +18,7 @@ const EPOCH: Epoch = Epoch(3);
 
 /// One random entry; numbers are reduced to what exists.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Open {
         nonce: u8,
     },
@@ -64,7 +64,7 @@ enum Step {
 
 /// Which request id: one of a step ahead, or one from the past.
 #[derive(Clone, Copy, Debug)]
-enum Id {
+pub(super) enum Id {
     Ahead(u8),
     Back(u8),
 }
@@ -73,7 +73,7 @@ fn id() -> impl Strategy<Value = Id> {
     prop_oneof![8 => (1u8..3).prop_map(Id::Ahead), 1 => (0u8..6).prop_map(Id::Back), 1 => (60u8..70).prop_map(Id::Ahead)]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let acquire = (
         any::<u8>(),
         id(),
@@ -101,7 +101,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn limits() -> impl Strategy<Value = Limits> {
+pub(super) fn limits() -> impl Strategy<Value = Limits> {
     (4u32..7, 2u32..12, 2u32..12, 3u32..16).prop_map(|(transitions, holders, waiters, locks)| Limits {
         sessions_max: 6,
         locks_max: 3,
@@ -115,8 +115,8 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 /// A table, and what an observer of its outcomes knows.
-struct Run {
-    table: Table,
+pub(super) struct Run {
+    pub(super) table: Table,
     sessions: Vec<SessionId>,
     /// The greatest token of every name.
     tokens: BTreeMap<&'static str, FencingToken>,
@@ -124,16 +124,26 @@ struct Run {
     exclusive: BTreeMap<&'static str, FencingToken>,
     /// Acquires whose cancel was answered `OK`.
     cancelled: BTreeSet<(SessionId, RequestId)>,
+    /// Every entry.
+    pub(super) log: Vec<Applied>,
+}
+
+/// An entry, and what came of it.
+pub(super) struct Applied {
+    pub(super) payload: Vec<u8>,
+    pub(super) outcomes: Outcomes,
+    pub(super) digest: u64,
 }
 
 impl Run {
-    fn new(limits: Limits) -> Run {
+    pub(super) fn new(limits: Limits) -> Run {
         Run {
             table: Table::new(EPOCH, limits),
             sessions: Vec::new(),
             tokens: BTreeMap::new(),
             exclusive: BTreeMap::new(),
             cancelled: BTreeSet::new(),
+            log: Vec::new(),
         }
     }
 
@@ -156,7 +166,7 @@ impl Run {
         })
     }
 
-    fn step(&mut self, step: &Step) {
+    pub(super) fn step(&mut self, step: &Step) {
         let no_ids = Rows::Slice(&[]);
         match step {
             Step::Open { nonce } => {
@@ -276,6 +286,7 @@ impl Run {
         let mut out = Vec::new();
         self.table.apply(self.table.applied().next(), &command, &mut out);
         assert_coherent(&self.table);
+        let (outcomes, digest) = (out.clone(), self.table.digest());
         for outcome in &out {
             match outcome {
                 Outcome::Opened { session, is_new: true, .. } => self.sessions.push(*session),
@@ -294,6 +305,7 @@ impl Run {
         }
         let is_needed = out.last() == Some(&Outcome::ReapNeeded);
         assert_eq!(is_needed, self.table.needs_reaping(), "what is left over is told");
+        self.log.push(Applied { payload, outcomes, digest });
         out
     }
 

@@ -17,19 +17,15 @@ use crate::table::{Answer, LimitKind, Limits, Outcome, Table};
 
 /// A table and the names that a script has given its sessions.
 pub(super) struct Script {
-    table: Table,
+    pub(super) table: Table,
     sessions: BTreeMap<String, SessionId>,
-    trace: String,
+    pub(super) trace: String,
 }
 
 /// Runs a script on a new table and gives its trace.
 pub(super) fn run(limits: Limits, script: &str) -> String {
-    let mut run =
-        Script { table: Table::new(Epoch(0), limits), sessions: BTreeMap::new(), trace: String::new() };
-    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        run.line(line);
-        assert_coherent(&run.table);
-    }
+    let mut run = Script::new(limits);
+    run.lines(script);
     run.trace
 }
 
@@ -67,6 +63,17 @@ impl<'a> Line<'a> {
 }
 
 impl Script {
+    pub(super) fn new(limits: Limits) -> Script {
+        Script { table: Table::new(Epoch(0), limits), sessions: BTreeMap::new(), trace: String::new() }
+    }
+
+    pub(super) fn lines(&mut self, script: &str) {
+        for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            self.line(line);
+            assert_coherent(&self.table);
+        }
+    }
+
     fn line(&mut self, text: &str) {
         writeln!(self.trace, "{text}").unwrap();
         let line = Line::parse(text);

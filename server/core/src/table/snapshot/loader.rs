@@ -1,0 +1,302 @@
+//! The table that comes of a snapshot's bytes, as they arrive.
+//!
+//! Every record goes through the step of the table that adds it, so that indexes and digest come of what was read.
+//!
+//! Invariant: whatever the bytes are, each is looked at once, nothing is allocated by a length that they claim, and the
+//! answer is a table or a typed error. A table that is given has the digest that the snapshot says, and its records name
+//! each other. Deliberately absent: where the bytes come from.
+
+use std::collections::BTreeMap;
+
+use lockstep_wire::cursor::Reader;
+use lockstep_wire::limit::REQUEST_ID_LIMIT;
+use lockstep_wire::{Epoch, FencingToken, LogIndex, RequestId, SessionId};
+
+use super::SnapshotError;
+use super::item::{Acquired, Header, HoldHead, LENGTH_BYTES, LockHead, WaitItem, read_session};
+use crate::table::cell::{Candidate, Table};
+use crate::table::digest;
+use crate::table::limits::Limits;
+use crate::table::record::{LockSlot, Session, SessionSlot};
+
+/// Makes a table of a snapshot that comes in pieces.
+#[derive(Debug)]
+pub struct TableLoader {
+    table: Table,
+    /// The table's digest as the header says.
+    digest: u64,
+    next: Next,
+    sessions_left: u32,
+    locks_left: u32,
+    last_session: SessionId,
+    last_lock: Option<LockSlot>,
+    /// The ended sessions by their places in the reap queue.
+    ended: BTreeMap<u64, SessionSlot>,
+    /// The beginning of an item whose end has not come.
+    partial: Vec<u8>,
+    error: Option<SnapshotError>,
+}
+
+/// What the next item is.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Header,
+    /// A session, a lock when no session is left, and nothing when no lock is left either.
+    Record,
+    /// A hold or wait of this lock.
+    OfLock(OpenLock),
+}
+
+/// A lock whose holds and waits have not all come.
+#[derive(Clone, Copy, Debug)]
+struct OpenLock {
+    lock: LockSlot,
+    holds_left: u32,
+    /// They come behind the holds.
+    waits_left: u32,
+    /// The token of the hold before.
+    last_token: FencingToken,
+    /// With which entry the wait before lined up.
+    last_since: LogIndex,
+}
+
+type Loaded<T> = Result<T, SnapshotError>;
+
+impl TableLoader {
+    /// For the table of a cell with these limits.
+    ///
+    /// # Panics
+    /// When the limits contradict each other.
+    pub fn new(limits: Limits) -> TableLoader {
+        TableLoader {
+            table: Table::new(Epoch(0), limits),
+            digest: 0,
+            next: Next::Header,
+            sessions_left: 0,
+            locks_left: 0,
+            last_session: SessionId(0),
+            last_lock: None,
+            ended: BTreeMap::new(),
+            partial: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// Takes the next bytes of the snapshot. Once it has failed, it fails alike for ever.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        self.take(bytes).inspect_err(|error| self.error = Some(*error))
+    }
+
+    /// The table, when all bytes have come.
+    pub fn finish(mut self) -> Result<Table, SnapshotError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if !self.is_complete() || !self.partial.is_empty() {
+            return Err(SnapshotError::Incomplete);
+        }
+        self.table.reap_queue = self.ended.into_values().collect();
+        let (recorded, loaded) = (self.digest, self.table.digest());
+        if recorded == loaded { Ok(self.table) } else { Err(SnapshotError::OtherDigest { recorded, loaded }) }
+    }
+
+    fn is_complete(&self) -> bool {
+        matches!(self.next, Next::Record) && self.sessions_left == 0 && self.locks_left == 0
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) -> Loaded<()> {
+        while !bytes.is_empty() {
+            if self.is_complete() {
+                return Err(SnapshotError::Trailing);
+            }
+            if self.partial.is_empty()
+                && let Some((item, rest)) = split_item(bytes)
+            {
+                bytes = rest;
+                self.take_item(item)?;
+                continue;
+            }
+            let wanted = wanted_bytes(&self.partial) - self.partial.len();
+            let (head, rest) = bytes.split_at(wanted.min(bytes.len()));
+            self.partial.extend_from_slice(head);
+            bytes = rest;
+            if self.partial.len() == wanted_bytes(&self.partial) {
+                let mut whole = std::mem::take(&mut self.partial);
+                self.take_item(&whole[LENGTH_BYTES..])?;
+                whole.clear();
+                self.partial = whole;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_item(&mut self, item: &[u8]) -> Loaded<()> {
+        self.next = match self.next {
+            Next::Header => self.take_header(Header::read(item)?)?,
+            Next::Record if self.sessions_left > 0 => self.take_session(read_session(item)?)?,
+            Next::Record => self.take_lock(&LockHead::read(item)?)?,
+            Next::OfLock(mut open) => {
+                if open.holds_left > 0 {
+                    self.take_hold(&mut open, item)?;
+                } else {
+                    self.take_wait(&mut open, &WaitItem::read(item)?)?;
+                }
+                open.next()
+            }
+        };
+        Ok(())
+    }
+
+    fn take_header(&mut self, header: Header) -> Loaded<Next> {
+        let limits = self.table.limits;
+        if header.limits != limits.fields() {
+            return Err(SnapshotError::OtherLimits);
+        }
+        check(header.sessions <= limits.sessions_max, "sessions")?;
+        check(header.locks <= limits.locks_max, "locks")?;
+        self.table = Table::without_records(limits, header.numbers);
+        self.digest = header.digest;
+        (self.sessions_left, self.locks_left) = (header.sessions, header.locks);
+        Ok(Next::Record)
+    }
+
+    fn take_session(&mut self, session: Session) -> Loaded<Next> {
+        let numbers = self.table.numbers();
+        check(self.last_session < session.id && session.id.0 <= self.table.token().0, "session")?;
+        check(session.silence_ms <= session.ttl_ms, "silence_ms")?;
+        check(session.highest.0 < REQUEST_ID_LIMIT, "highest")?;
+        check(session.gaps.is_sorted_by(|one, next| one < next), "gaps")?;
+        check(session.gaps.iter().all(|gap| RequestId(0) < *gap && *gap < session.highest), "gaps")?;
+        check(session.kept.is_sorted_by(|one, next| one.id < next.id), "outcomes")?;
+        check(session.kept.iter().all(|kept| is_consumed(&session, kept.id)), "outcomes")?;
+        let (id, place, is_live) = (session.id, session.reap_place, session.is_live());
+        if is_live {
+            check(!self.table.sessions_by_nonce.contains_key(&session.nonce), "nonce")?;
+        } else {
+            let is_place = 0 < place && place <= numbers.reap_places;
+            check(is_place && !self.ended.contains_key(&place), "reap_place")?;
+        }
+        let slot = self.table.add_session(session);
+        if !is_live {
+            self.ended.insert(place, slot);
+        }
+        self.last_session = id;
+        self.sessions_left -= 1;
+        Ok(Next::Record)
+    }
+
+    fn take_lock(&mut self, head: &LockHead<'_>) -> Loaded<Next> {
+        let is_next = self.last_lock.is_none_or(|last| *self.table.locks[last].name < *head.name);
+        check(is_next, "name")?;
+        check(head.holds > 0 || head.waits > 0, "holds")?;
+        let lock = self.table.add_lock(head.name, digest::bytes(head.name.as_bytes()));
+        if let Some(place) = head.mark {
+            let is_place = place <= self.table.numbers().mark_places;
+            check(is_place && !self.table.marks.contains_key(&place), "mark")?;
+            self.table.put_mark(lock, place);
+        }
+        self.last_lock = Some(lock);
+        self.locks_left -= 1;
+        let (last_token, last_since) = (FencingToken(0), LogIndex(0));
+        let (holds_left, waits_left) = (head.holds, head.waits);
+        Ok(OpenLock { lock, holds_left, waits_left, last_token, last_since }.next())
+    }
+
+    /// Adds a hold with its acquires.
+    fn take_hold(&mut self, open: &mut OpenLock, item: &[u8]) -> Loaded<()> {
+        let reader = &mut Reader::new(item);
+        let hold = HoldHead::read(reader)?;
+        check(hold.fence <= hold.token, "fence")?;
+        check(open.last_token <= hold.token && hold.token <= self.table.token(), "token")?;
+        check(hold.acquires > 0, "acquires")?;
+        let session = self.session(hold.session)?;
+        let first = Acquired::read(reader)?;
+        let candidate = Candidate {
+            session,
+            lock: open.lock,
+            owner: hold.owner,
+            acquire_id: first.id,
+            content: first.content,
+            mode: hold.mode,
+            data: Box::from(hold.data),
+            data_hash: digest::bytes(hold.data),
+        };
+        let slot = self.table.put_hold(candidate, hold.token, hold.fence);
+        let mut acquired = first;
+        for left in (0..hold.acquires).rev() {
+            self.check_claim(session, acquired.id)?;
+            self.table.join_hold(slot, acquired.id, acquired.content, acquired.is_seen);
+            if left > 0 {
+                let last = acquired.id;
+                acquired = Acquired::read(reader)?;
+                check(last < acquired.id, "acquire_id")?;
+            }
+        }
+        reader.finish()?;
+        open.last_token = hold.token;
+        open.holds_left -= 1;
+        Ok(())
+    }
+
+    fn take_wait(&mut self, open: &mut OpenLock, wait: &WaitItem<'_>) -> Loaded<()> {
+        check(open.last_since < wait.since && wait.since <= self.table.applied(), "since")?;
+        let session = self.session(wait.session)?;
+        self.check_claim(session, wait.acquire_id)?;
+        let candidate = Candidate {
+            session,
+            lock: open.lock,
+            owner: wait.owner,
+            acquire_id: wait.acquire_id,
+            content: wait.content,
+            mode: wait.mode,
+            data: Box::from(wait.data),
+            data_hash: digest::bytes(wait.data),
+        };
+        self.table.put_wait(candidate, wait.wait_ms, wait.position, wait.since);
+        open.last_since = wait.since;
+        open.waits_left -= 1;
+        Ok(())
+    }
+
+    fn session(&self, id: SessionId) -> Loaded<SessionSlot> {
+        self.table.slot_of(id).ok_or(SnapshotError::Contradiction("session"))
+    }
+
+    /// Whether a session can have another claim, and with this id. (Nothing has lowered the limit since it took them.)
+    fn check_claim(&self, session: SessionSlot, id: RequestId) -> Loaded<()> {
+        let limit = self.table.limits.locks_per_session_max as usize;
+        let session = &self.table.sessions[session];
+        check(session.claims.len() < limit, "acquires")?;
+        let is_free = session.claim(id).is_none() && session.kept(id).is_none();
+        check(is_free && is_consumed(session, id), "acquire_id")
+    }
+}
+
+fn check(is_so: bool, field: &'static str) -> Loaded<()> {
+    if is_so { Ok(()) } else { Err(SnapshotError::Contradiction(field)) }
+}
+
+fn is_consumed(session: &Session, id: RequestId) -> bool {
+    RequestId(0) < id && !session.is_new(id)
+}
+
+impl OpenLock {
+    fn next(self) -> Next {
+        if self.holds_left == 0 && self.waits_left == 0 { Next::Record } else { Next::OfLock(self) }
+    }
+}
+
+/// How many bytes an item has with its length, as far as it begins with one; otherwise how many the length has.
+fn wanted_bytes(bytes: &[u8]) -> usize {
+    let length = bytes.first_chunk().map_or(0, |length| u32::from_le_bytes(*length));
+    LENGTH_BYTES + length as usize
+}
+
+/// The first item without its length, if all of it is here, and what follows.
+fn split_item(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (item, rest) = bytes.split_at_checked(wanted_bytes(bytes))?;
+    Some((&item[LENGTH_BYTES..], rest))
+}
