@@ -177,15 +177,20 @@ impl Table {
         self.digest.add(session.fact());
     }
 
-    /// Adds a session that has no claims. One that has ended joins the reap queue by whoever knows the order.
-    pub(crate) fn add_session(&mut self, session: Session) -> SessionSlot {
+    pub(crate) fn add_session(&mut self, session: Session) {
+        let id = session.id;
+        let slot = self.put_session(session);
+        self.sessions_by_id.insert(id, slot);
+    }
+
+    /// Adds a session that has no claims, is not found by its id yet and, if it has ended, has not joined the reap queue.
+    pub(crate) fn put_session(&mut self, session: Session) -> SessionSlot {
         self.digest.add(session.fact());
         session.gaps.iter().for_each(|gap| self.digest.add(session.gap_fact(*gap)));
         session.kept.iter().for_each(|kept| self.digest.add(session.kept_fact(kept)));
-        let (id, nonce, is_live) = (session.id, session.nonce, session.is_live());
+        let live_nonce = session.is_live().then_some(session.nonce);
         let slot = self.sessions.insert(session);
-        self.sessions_by_id.insert(id, slot);
-        if is_live {
+        if let Some(nonce) = live_nonce {
             self.sessions_by_nonce.insert(nonce, slot);
         }
         slot

@@ -19,6 +19,7 @@
 
 mod item;
 mod loader;
+mod lookahead;
 mod writer;
 
 use std::fmt;

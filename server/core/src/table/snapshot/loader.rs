@@ -7,6 +7,7 @@
 //! each other. Deliberately absent: where the bytes come from.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use lockstep_wire::cursor::Reader;
 use lockstep_wire::limit::REQUEST_ID_LIMIT;
@@ -28,8 +29,10 @@ pub struct TableLoader {
     next: Next,
     sessions_left: u32,
     locks_left: u32,
-    last_session: SessionId,
-    last_lock: Option<LockSlot>,
+    /// The sessions by id, until all have come: an index that is built of what is in order is smaller.
+    sessions: Vec<(SessionId, SessionSlot)>,
+    /// Likewise the locks by name.
+    locks: Vec<(Arc<str>, LockSlot)>,
     /// The ended sessions by their places in the reap queue.
     ended: BTreeMap<u64, SessionSlot>,
     /// The beginning of an item whose end has not come.
@@ -74,8 +77,8 @@ impl TableLoader {
             next: Next::Header,
             sessions_left: 0,
             locks_left: 0,
-            last_session: SessionId(0),
-            last_lock: None,
+            sessions: Vec::new(),
+            locks: Vec::new(),
             ended: BTreeMap::new(),
             partial: Vec::new(),
             error: None,
@@ -98,6 +101,7 @@ impl TableLoader {
         if !self.is_complete() || !self.partial.is_empty() {
             return Err(SnapshotError::Incomplete);
         }
+        self.table.locks_by_name = self.locks.into_iter().collect();
         self.table.reap_queue = self.ended.into_values().collect();
         let (recorded, loaded) = (self.digest, self.table.digest());
         if recorded == loaded { Ok(self.table) } else { Err(SnapshotError::OtherDigest { recorded, loaded }) }
@@ -165,7 +169,8 @@ impl TableLoader {
 
     fn take_session(&mut self, session: Session) -> Loaded<Next> {
         let numbers = self.table.numbers();
-        check(self.last_session < session.id && session.id.0 <= self.table.token().0, "session")?;
+        check(self.sessions.last().is_none_or(|(last, _)| *last < session.id), "session")?;
+        check(session.id.0 <= self.table.token().0, "session")?;
         check(session.silence_ms <= session.ttl_ms, "silence_ms")?;
         check(session.highest.0 < REQUEST_ID_LIMIT, "highest")?;
         check(session.gaps.is_sorted_by(|one, next| one < next), "gaps")?;
@@ -179,26 +184,29 @@ impl TableLoader {
             let is_place = 0 < place && place <= numbers.reap_places;
             check(is_place && !self.ended.contains_key(&place), "reap_place")?;
         }
-        let slot = self.table.add_session(session);
+        let slot = self.table.put_session(session);
         if !is_live {
             self.ended.insert(place, slot);
         }
-        self.last_session = id;
+        self.sessions.push((id, slot));
         self.sessions_left -= 1;
+        if self.sessions_left == 0 {
+            self.table.sessions_by_id = std::mem::take(&mut self.sessions).into_iter().collect();
+        }
         Ok(Next::Record)
     }
 
     fn take_lock(&mut self, head: &LockHead<'_>) -> Loaded<Next> {
-        let is_next = self.last_lock.is_none_or(|last| *self.table.locks[last].name < *head.name);
-        check(is_next, "name")?;
+        check(self.locks.last().is_none_or(|(last, _)| **last < *head.name), "name")?;
         check(head.holds > 0 || head.waits > 0, "holds")?;
-        let lock = self.table.add_lock(head.name, digest::bytes(head.name.as_bytes()));
+        let name: Arc<str> = Arc::from(head.name);
+        let lock = self.table.put_lock(Arc::clone(&name), digest::bytes(head.name.as_bytes()));
+        self.locks.push((name, lock));
         if let Some(place) = head.mark {
             let is_place = place <= self.table.numbers().mark_places;
             check(is_place && !self.table.marks.contains_key(&place), "mark")?;
             self.table.put_mark(lock, place);
         }
-        self.last_lock = Some(lock);
         self.locks_left -= 1;
         let (last_token, last_since) = (FencingToken(0), LogIndex(0));
         let (holds_left, waits_left) = (head.holds, head.waits);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use lockstep_wire::SessionId;
 
 use super::item::{Header, put_hold, put_lock_head, put_session, put_wait};
+use super::lookahead::Lookahead;
 use crate::table::cell::Table;
 use crate::table::chain::Linked;
 use crate::table::record::{HoldSlot, LockSlot, SessionSlot, WaitSlot};
@@ -201,7 +202,9 @@ impl SnapshotWriter {
         let last = self.locks.last.clone();
         let behind = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let locks = table.locks_by_name.range::<str, _>((behind, Bound::Unbounded));
-        let mut locks = locks.filter(|(_, slot)| table.locks[**slot].copied_for != number).peekable();
+        let mut locks = Lookahead::new(table, locks)
+            .filter(|(_, slot)| table.locks[*slot].copied_for != number)
+            .peekable();
         while out.len() < end && self.locks.left > 0 {
             if let Some((name, copy)) = self.locks.take_copy_before(locks.peek().map(|(name, _)| *name)) {
                 self.locks.pass(name);
@@ -209,7 +212,7 @@ impl SnapshotWriter {
             } else {
                 let (name, slot) = locks.next().expect("every lock of the snapshot is found");
                 self.locks.pass(Arc::clone(name));
-                self.open_lock = Some(LockItems::open(table, *slot, out));
+                self.open_lock = Some(LockItems::open(table, slot, out));
                 self.write_open_lock(table, out, end);
             }
         }

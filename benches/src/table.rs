@@ -1,0 +1,112 @@
+//! A lock table under a benchmark, and the clients that fill it.
+//!
+//! Invariant: the log's index grows by one per entry, as in a cell. Deliberately absent: the clock, and what is measured.
+
+use lockstep_core::table::{Answer, Limits, Outcome, Outcomes, Table};
+use lockstep_wire::entry::Command;
+use lockstep_wire::request::{Acquire, Mode, Mutation};
+use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, Owner, RequestId, Rows, SessionId};
+
+/// A client as the table sees it.
+#[derive(Debug)]
+pub struct Client {
+    /// Its session.
+    pub session: SessionId,
+    last: RequestId,
+}
+
+/// A hold, as whoever releases it must name it.
+#[derive(Clone, Copy, Debug)]
+pub struct Hold {
+    /// The acquire that made it.
+    pub acquire_id: RequestId,
+    /// Its token, if it was granted by its own entry.
+    pub token: FencingToken,
+}
+
+/// A table and the log's index that it has reached.
+#[derive(Debug)]
+pub struct Bench {
+    /// The table.
+    pub table: Table,
+    /// The index of the last entry.
+    pub index: LogIndex,
+    outcomes: Outcomes,
+}
+
+/// The name of a lock that a filled table holds. Names that one client holds are not beside each other.
+pub fn filling(session: SessionId, number: u64) -> String {
+    let place = (session.0 << 16 | number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    format!("/ls/filling/{place:016x}")
+}
+
+impl Bench {
+    /// A table in which each of `sessions` clients holds `locks_each` locks, and the clients with their holds by number.
+    pub fn filled(sessions: u64, locks_each: u64) -> (Bench, Vec<(Client, Vec<Hold>)>) {
+        let table = Table::new(Epoch(0), Limits::default());
+        let mut bench = Bench { table, index: LogIndex(0), outcomes: Outcomes::new() };
+        let clients: Vec<Client> = (0..sessions).map(|number| bench.open(number)).collect();
+        let fill = |mut client: Client| {
+            let session = client.session;
+            let hold = |number| bench.acquire(&mut client, &filling(session, number));
+            let holds = (0..locks_each).map(hold).collect();
+            (client, holds)
+        };
+        let clients = clients.into_iter().map(fill).collect();
+        assert_eq!(bench.table.locks_len() as u64, sessions * locks_each);
+        (bench, clients)
+    }
+
+    fn apply(&mut self, command: &Command<'_>) {
+        self.index = self.index.next();
+        self.outcomes.clear();
+        self.table.apply(self.index, command, &mut self.outcomes);
+    }
+
+    fn open(&mut self, number: u64) -> Client {
+        let mut nonce = Nonce::default();
+        nonce.0[..8].copy_from_slice(&number.to_le_bytes());
+        self.apply(&Command::OpenSession { client_id: "bench", ttl_ms: 10_000, nonce });
+        Client { session: SessionId(self.index.0), last: RequestId(0) }
+    }
+
+    /// Acquires, or lines up.
+    pub fn acquire(&mut self, client: &mut Client, name: &str) -> Hold {
+        let seen = [client.last];
+        client.last.0 += 1;
+        self.apply(&Command::Acquire(Acquire {
+            mutation: Mutation { session: client.session, request_id: client.last, seen: Rows::Slice(&seen) },
+            owner: Owner(client.last.0),
+            mode: Mode::Exclusive,
+            is_reentrant: false,
+            permits: 0,
+            wait_ms: 30_000,
+            lock_delay_ms: 0,
+            max_hold_ms: 0,
+            names: Rows::Slice(&[name]),
+            data: b"",
+        }));
+        Hold { acquire_id: client.last, token: FencingToken(self.index.0) }
+    }
+
+    /// Releases.
+    pub fn release(&mut self, client: &mut Client, name: &str, hold: Hold) {
+        let seen = [client.last];
+        client.last.0 += 1;
+        self.apply(&Command::Release {
+            mutation: Mutation { session: client.session, request_id: client.last, seen: Rows::Slice(&seen) },
+            acquire_id: hold.acquire_id,
+            name,
+            token: hold.token,
+        });
+    }
+
+    /// What the last entry answered.
+    pub fn answers(&self) -> Vec<Answer> {
+        let answer = |outcome: &Outcome| match outcome {
+            Outcome::Reply { answer, .. } => Some(*answer),
+            _ => None,
+        };
+        self.outcomes.iter().filter_map(answer).collect()
+    }
+}
