@@ -12,6 +12,9 @@
 //! | hold | in the order of granting | session u64, owner u64, mode u8, token u64, fence u64, data, acquires u32 and each, by id: id u64, content u64, seen u8 |
 //! | wait | first in line first | session u64, owner u64, acquire id u64, content u64, mode u8, data, wait_ms u32, position u32, since u64 |
 //!
+//! Kinds of outcomes: 1 timed out; 2 cancelled; 3 already held, then acquire id u64 and token u64; 4 lost, then token u64 and
+//! reason u8; 5 done; 6 stale token.
+//!
 //! What a session claims is said by its holds and waits, what is to be reaped and promoted by the places.
 //!
 //! Invariant: the bytes are a function of the replicated state alone, however it was reached, and the state is a

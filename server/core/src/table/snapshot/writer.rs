@@ -30,6 +30,8 @@ pub(crate) struct SnapshotWriter {
     /// What is encoded already and goes out next, from `rest_at` on.
     rest: Vec<u8>,
     rest_at: usize,
+    /// Where copies are encoded, before their length is known.
+    scratch: Vec<u8>,
 }
 
 /// The records of one kind.
@@ -62,7 +64,7 @@ impl Table {
         self.snapshot = Some(Box::new(SnapshotWriter::new(self)));
     }
 
-    /// Gives up the snapshot that is under way, if there is one.
+    /// Gives up the snapshot that is under way, if there is one. It costs the freeing of what was copied for it.
     pub fn abandon_snapshot(&mut self) {
         self.snapshot = None;
     }
@@ -98,9 +100,9 @@ impl Table {
         }
         session.copied_for = writer.number;
         if !writer.sessions.has_written(&session.id) {
-            let mut copy = Vec::new();
-            put_session(session, &mut copy);
-            writer.sessions.copies.insert(session.id, copy.into_boxed_slice());
+            writer.scratch.clear();
+            put_session(session, &mut writer.scratch);
+            writer.sessions.copies.insert(session.id, Box::from(&writer.scratch[..]));
         }
     }
 
@@ -135,6 +137,7 @@ impl SnapshotWriter {
             open_lock: None,
             rest,
             rest_at: 0,
+            scratch: Vec::new(),
         }
     }
 
@@ -235,9 +238,9 @@ impl SnapshotWriter {
         }
         let name = &table.locks[slot].name;
         if !self.locks.has_written(name) {
-            let mut copy = Vec::new();
-            LockItems::open(table, slot, &mut copy).put_all(table, &mut copy);
-            self.locks.copies.insert(Arc::clone(name), copy.into_boxed_slice());
+            self.scratch.clear();
+            LockItems::open(table, slot, &mut self.scratch).put_all(table, &mut self.scratch);
+            self.locks.copies.insert(Arc::clone(name), Box::from(&self.scratch[..]));
         }
     }
 }
