@@ -17,6 +17,7 @@ mod record;
 pub mod reply;
 pub mod request;
 mod rows;
+mod snapshot;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -26,4 +27,5 @@ pub use id::*;
 pub use name::{Name, NameError};
 pub use record::RecordKind;
 pub use rows::{Row, Rows, RowsIter};
+pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotReply};
 pub use status::{Retry, Status};

@@ -51,3 +51,5 @@ pub const PEER_FRAME_BYTES_MAX: usize = 1024 * 1024;
 pub const ENTRY_BYTES_MAX: usize = 32 * 1024;
 /// Payload and heads of the entries in one append message, in bytes; one entry always fits.
 pub const APPEND_BYTES_MAX: usize = 256 * 1024;
+/// The bytes of one piece of a snapshot: with its head in a file it takes 128 KiB.
+pub const SNAPSHOT_PIECE_BYTES_MAX: usize = 128 * 1024 - 64;

@@ -2,12 +2,13 @@
 //!
 //! Invariant: every message about the log carries its sender's term (Raft, section 5.1), and an answer
 //! to a beat is separate from an acknowledgement of entries (ARCHITECTURE section 4.2). Kinds are numbered
-//! once; the gaps are the places of snapshots and membership.
+//! once; the gaps are the places of membership.
 
 use crate::cursor::{DecodeError, Decoded, Reader, Writer};
 use crate::frame::{self, Frame, Head};
 use crate::limit::{CELLS_MAX, ENTRY_BYTES_MAX, MEMBERS_MAX};
 use crate::rows::{Row, Rows};
+use crate::snapshot::{SnapshotPiece, SnapshotReply};
 use crate::{BirthId, CellId, Correlation, Incarnation, LogIndex, NodeId, RoundId, Term};
 
 /// The kinds of frames between members.
@@ -32,7 +33,10 @@ pub mod kind {
     pub const APPEND: u16 = 0x0220;
     /// [`super::PeerMessage::AppendReply`].
     pub const APPEND_REPLY: u16 = 0x0221;
-    // 0x0222 snapshot chunk, 0x0223 its answer
+    /// [`super::SnapshotPiece`].
+    pub const SNAPSHOT_PIECE: u16 = 0x0222;
+    /// [`super::SnapshotReply`].
+    pub const SNAPSHOT_REPLY: u16 = 0x0223;
     /// A list of [`super::Beat`]s of all cells between two nodes.
     pub const BEATS: u16 = 0x0230;
     /// [`super::PeerMessage::Digest`].
@@ -349,6 +353,10 @@ pub enum PeerMessage<'a> {
         /// What became of them.
         outcome: AppendOutcome,
     },
+    /// A piece of a snapshot, for a follower whose entries are gone.
+    SnapshotPiece(SnapshotPiece<'a>),
+    /// What became of it.
+    SnapshotReply(SnapshotReply),
     /// The digest of my state, for the leader to compare.
     Digest {
         /// After this entry.
@@ -379,6 +387,8 @@ impl<'a> PeerMessage<'a> {
             PeerMessage::TakeOver { .. } => kind::TAKE_OVER,
             PeerMessage::Append(_) => kind::APPEND,
             PeerMessage::AppendReply { .. } => kind::APPEND_REPLY,
+            PeerMessage::SnapshotPiece(_) => kind::SNAPSHOT_PIECE,
+            PeerMessage::SnapshotReply(_) => kind::SNAPSHOT_REPLY,
             PeerMessage::Digest { .. } => kind::DIGEST,
             PeerMessage::DigestDisagrees { .. } => kind::DIGEST_DISAGREES,
         }
@@ -436,6 +446,8 @@ impl<'a> PeerMessage<'a> {
                     }
                 }
             }
+            PeerMessage::SnapshotPiece(piece) => piece.put(out),
+            PeerMessage::SnapshotReply(reply) => reply.put(out),
             PeerMessage::Digest { index, digest } | PeerMessage::DigestDisagrees { index, digest } => {
                 out.put_u64(index.0);
                 out.put_u64(*digest);
@@ -475,6 +487,8 @@ impl<'a> PeerMessage<'a> {
                 term: Term(reader.u64("term")?),
                 outcome: AppendOutcome::read(&mut reader)?,
             },
+            kind::SNAPSHOT_PIECE => PeerMessage::SnapshotPiece(SnapshotPiece::read(&mut reader)?),
+            kind::SNAPSHOT_REPLY => PeerMessage::SnapshotReply(SnapshotReply::read(&mut reader)?),
             kind::DIGEST => {
                 PeerMessage::Digest { index: LogIndex(reader.u64("index")?), digest: reader.u64("digest")? }
             }

@@ -291,6 +291,9 @@ fn peer_messages() -> Vec<(&'static str, Message<'static>)> {
         ]),
     };
     let (last_index, last_term) = (LogIndex(97), term);
+    let snapshot = SnapshotId { index: LogIndex(80), term: Term(3) };
+    let piece = SnapshotPiece { term, snapshot, piece: 2, is_last: true, bytes: b"the end" };
+    let reply = |answer| PeerMessage::SnapshotReply(SnapshotReply { term, snapshot, answer });
     let conflict =
         AppendOutcome::Conflict { prev_index: LogIndex(90), hint: LogIndex(80), hint_term: Term(2) };
     [
@@ -312,6 +315,11 @@ fn peer_messages() -> Vec<(&'static str, Message<'static>)> {
             PeerMessage::AppendReply { term, outcome: AppendOutcome::Durable { through: LogIndex(92) } },
         ),
         ("peer.append-reply.conflict", PeerMessage::AppendReply { term, outcome: conflict }),
+        ("peer.snapshot-piece", PeerMessage::SnapshotPiece(piece)),
+        ("peer.snapshot-reply.wanted", reply(SnapshotAnswer::Wanted { piece: 3 })),
+        ("peer.snapshot-reply.installed", reply(SnapshotAnswer::Installed)),
+        ("peer.snapshot-reply.refused", reply(SnapshotAnswer::Refused)),
+        ("peer.snapshot-reply.missing", reply(SnapshotAnswer::Missing)),
         ("peer.digest", PeerMessage::Digest { index: LogIndex(4096), digest: 0xfeed }),
         ("peer.digest-disagrees", PeerMessage::DigestDisagrees { index: LogIndex(4096), digest: 0xbeef }),
     ]

@@ -373,6 +373,10 @@ fn append() -> impl Strategy<Value = Append<'static>> {
     )
 }
 
+fn snapshot() -> impl Strategy<Value = SnapshotId> {
+    (index(), term()).prop_map(|(index, term)| SnapshotId { index, term })
+}
+
 fn peer_message() -> impl Strategy<Value = PeerMessage<'static>> {
     let ballot = || prop::sample::select(vec![Ballot::Pre, Ballot::Real, Ballot::TakeOver]);
     let refusals = vec![
@@ -389,6 +393,12 @@ fn peer_message() -> impl Strategy<Value = PeerMessage<'static>> {
             hint,
             hint_term
         }),
+    ];
+    let answer = prop_oneof![
+        any::<u32>().prop_map(|piece| SnapshotAnswer::Wanted { piece }),
+        Just(SnapshotAnswer::Installed),
+        Just(SnapshotAnswer::Refused),
+        Just(SnapshotAnswer::Missing),
     ];
     prop_oneof![
         (incarnation(), any::<u64>(), prop::option::of(birth()), any::<bool>()).prop_map(
@@ -414,6 +424,14 @@ fn peer_message() -> impl Strategy<Value = PeerMessage<'static>> {
         term().prop_map(|term| PeerMessage::TakeOver { term }),
         append().prop_map(PeerMessage::Append),
         (term(), outcome).prop_map(|(term, outcome)| PeerMessage::AppendReply { term, outcome }),
+        (term(), snapshot(), any::<u32>(), any::<bool>(), bytes(SNAPSHOT_PIECE_BYTES_MAX)).prop_map(
+            |(term, snapshot, piece, is_last, bytes)| {
+                PeerMessage::SnapshotPiece(SnapshotPiece { term, snapshot, piece, is_last, bytes })
+            }
+        ),
+        (term(), snapshot(), answer).prop_map(|(term, snapshot, answer)| {
+            PeerMessage::SnapshotReply(SnapshotReply { term, snapshot, answer })
+        }),
         (index(), any::<u64>()).prop_map(|(index, digest)| PeerMessage::Digest { index, digest }),
         (index(), any::<u64>()).prop_map(|(index, digest)| PeerMessage::DigestDisagrees { index, digest }),
     ]

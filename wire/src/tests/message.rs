@@ -12,7 +12,7 @@ pub(super) const CORRELATION: Correlation = Correlation(0x0102_0304_0506_0708);
 const HELLO_REPLY: u16 = request::kind::HELLO | request::kind::REPLY;
 
 /// Every kind that a peer message has; beats have a frame of their own.
-pub(super) const PEER_KINDS: [u16; 12] = [
+pub(super) const PEER_KINDS: [u16; 14] = [
     peer::kind::CELL_HELLO,
     peer::kind::REFUSED,
     peer::kind::MANIFEST,
@@ -23,6 +23,8 @@ pub(super) const PEER_KINDS: [u16; 12] = [
     peer::kind::TAKE_OVER,
     peer::kind::APPEND,
     peer::kind::APPEND_REPLY,
+    peer::kind::SNAPSHOT_PIECE,
+    peer::kind::SNAPSHOT_REPLY,
     peer::kind::DIGEST,
     peer::kind::DIGEST_DISAGREES,
 ];

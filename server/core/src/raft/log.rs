@@ -1,8 +1,9 @@
 //! The cell's log in memory: the term of every entry, and the payloads of the newest ones.
 //!
-//! Invariant: the term of any index from the base to the last is known without reading a disk, and the
-//! payloads are there from [`Log::cache_first`] to the last without a gap. Deliberately absent: what is
-//! durable ([`super::durability`]), what is committed, and the disk. The base is 0 until snapshots move it.
+//! Invariant: the term of any index behind the base is known without reading a disk, and the payloads are
+//! there from [`Log::cache_first`] to the last without a gap. The base is where a snapshot ends, or the last
+//! index before what the disk has kept; then its term may be unknown. Deliberately absent: what is durable
+//! ([`super::durability`]), what is committed, and the disk.
 
 use std::collections::VecDeque;
 
@@ -44,8 +45,9 @@ impl Chunk {
 /// The log of one cell, as far as memory has it.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// Where the log begins: the last index of a snapshot, 0 without one.
+    /// Where the log begins: its first entry is the next one. 0 before any snapshot.
     base: LogIndex,
+    /// The term of the entry there; 0 while that is unknown.
     base_term: Term,
     last: LogIndex,
     runs: Vec<Run>,
@@ -55,6 +57,33 @@ pub(super) struct Log {
 }
 
 impl Log {
+    /// An empty log behind the entry at `base`, whose term may be unknown: 0.
+    pub(super) fn begin_at(base: LogIndex, base_term: Term) -> Log {
+        Log { base, base_term, last: base, ..Log::default() }
+    }
+
+    /// The index in front of the first entry.
+    pub(super) fn base(&self) -> LogIndex {
+        self.base
+    }
+
+    /// The entry at the base has this term: a snapshot says so.
+    pub(super) fn set_base_term(&mut self, term: Term) {
+        assert!(self.base_term == Term(0) || self.base_term == term, "an entry has one term");
+        self.base_term = term;
+    }
+
+    /// Forgets everything and goes on behind the entry at `base`, where a snapshot ends.
+    pub(super) fn restart_at(&mut self, base: LogIndex, base_term: Term) {
+        while let Some(chunk) = self.chunks.pop_back() {
+            self.retire(chunk);
+        }
+        self.runs.clear();
+        self.base = base;
+        self.base_term = base_term;
+        self.last = base;
+    }
+
     /// The index of the last entry.
     pub(super) fn last_index(&self) -> LogIndex {
         self.last
@@ -65,18 +94,24 @@ impl Log {
         self.runs.last().map_or(self.base_term, |run| run.term)
     }
 
-    /// The term of the entry at `index`; none before the base or behind the end.
+    /// The term of the entry at `index`; none before the base, behind the end, or at a base whose term is unknown.
     pub(super) fn term_at(&self, index: LogIndex) -> Option<Term> {
         if index > self.last || index < self.base {
             return None;
         }
-        let behind = self.runs.partition_point(|run| run.first <= index);
-        Some(if behind == 0 { self.base_term } else { self.runs[behind - 1].term })
+        match self.runs.partition_point(|run| run.first <= index) {
+            0 if self.base_term == Term(0) && self.base > LogIndex(0) => None,
+            0 => Some(self.base_term),
+            behind => Some(self.runs[behind - 1].term),
+        }
     }
 
     /// The greatest index, at most `index`, whose term is at most `term`: where two logs may still agree
-    /// (Raft, section 5.3, the optimization at its end).
+    /// (Raft, section 5.3, the optimization at its end). What lies before the base may agree, for all that is known.
     pub(super) fn last_at_most(&self, index: LogIndex, term: Term) -> LogIndex {
+        if index < self.base {
+            return index;
+        }
         let behind = self.runs.partition_point(|run| run.first <= index && run.term <= term);
         if behind == 0 {
             return self.base;
@@ -144,6 +179,14 @@ impl Log {
         (index.0 < chunk.next()).then(|| chunk.payload(index.0))
     }
 
+    /// Drops the payloads through `through`; terms stay.
+    pub(super) fn drop_payloads_through(&mut self, through: LogIndex) {
+        while self.chunks.front().is_some_and(|chunk| chunk.next() <= through.0 + 1) {
+            let oldest = self.chunks.pop_front().expect("there is one");
+            self.retire(oldest);
+        }
+    }
+
     /// Drops the oldest payloads until `bytes_max` are left, none of them behind `through`. The newest
     /// chunk stays: appends go into it.
     pub(super) fn evict(&mut self, bytes_max: usize, through: LogIndex) {
@@ -192,6 +235,23 @@ mod tests {
         for (index, term, expected) in [(6, 7, 6), (6, 6, 5), (4, 3, 4), (6, 2, 2), (9, 9, 6), (5, 0, 0)] {
             assert_eq!(log.last_at_most(LogIndex(index), Term(term)).0, expected, "{index} {term}");
         }
+    }
+
+    #[test]
+    fn a_log_that_begins_behind_a_snapshot_knows_no_term_before_it() {
+        let mut log = Log::begin_at(LogIndex(10), Term(0));
+        log.append(Term(4), |out| out.push(b'x'));
+        assert_eq!((log.base(), log.last_index()), (LogIndex(10), LogIndex(11)));
+        let known = |log: &Log, index| log.term_at(LogIndex(index)).map(|term| term.0);
+        assert_eq!([9, 10, 11].map(|index| known(&log, index)), [None, None, Some(4)]);
+        log.set_base_term(Term(3));
+        assert_eq!(known(&log, 10), Some(3));
+        assert_eq!(log.last_at_most(LogIndex(11), Term(3)), LogIndex(10));
+        assert_eq!(log.last_at_most(LogIndex(7), Term(1)), LogIndex(7), "nothing is known of 7");
+        log.truncate_from(LogIndex(11));
+        assert_eq!((log.last_index(), log.last_term()), (LogIndex(10), Term(3)));
+        log.restart_at(LogIndex(20), Term(5));
+        assert_eq!((log.append(Term(5), |_| {}), log.cached_bytes), (LogIndex(21), 0));
     }
 
     #[test]
