@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use lockstep_wire::peer::{Beat, PeerMessage};
 use lockstep_wire::reply::{Event, Reply};
-use lockstep_wire::{CellId, Correlation, LogIndex, NodeId, RecordKind, Term};
+use lockstep_wire::{CellId, Correlation, LogIndex, NodeId, RecordKind, SnapshotId, Term};
 
 /// A client's connection, as its driver numbers them; never reused within a life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +94,29 @@ pub enum Effect {
         /// Payload bytes to stop at, after at least one entry.
         bytes_max: usize,
     },
+    /// Write the next piece of a snapshot beside what counts, and say [`crate::Input::SnapshotStaged`]; after the last
+    /// piece make the snapshot durable under its name, and say [`crate::Input::SnapshotStored`], too. Piece 0 begins
+    /// anew, whatever was written before. One piece of a cell is under way at a time.
+    StageSnapshot {
+        /// Of which snapshot.
+        snapshot: SnapshotId,
+        /// Which piece.
+        piece: u32,
+        /// Whether the snapshot ends with it.
+        is_last: bool,
+        /// Its bytes, in [`Effects::bytes`].
+        bytes: Range<usize>,
+    },
+    /// Forget the pieces that were written, and answer nothing more about them.
+    DropSnapshot,
+    /// Read a piece of a snapshot that has its mark, and answer with [`crate::Input::SnapshotRead`]; at most one such
+    /// read of a cell is under way.
+    ReadSnapshot {
+        /// Of which snapshot.
+        snapshot: SnapshotId,
+        /// Which piece.
+        piece: u32,
+    },
     /// Hand out all that has reached a socket by now, then say [`crate::Input::Drained`].
     Drain(DrainId),
     /// Say this to whoever operates the node; rate-limited by the driver.
@@ -127,6 +150,16 @@ pub enum Report {
         term: Term,
         /// Whom.
         leader: NodeId,
+    },
+    /// A snapshot counts from now on.
+    SnapshotTaken {
+        /// Which.
+        snapshot: SnapshotId,
+    },
+    /// A snapshot of the leader has replaced what this node had.
+    SnapshotInstalled {
+        /// Which.
+        snapshot: SnapshotId,
     },
     /// A member cannot take part, or this node cannot; for a person.
     Refused {
@@ -169,6 +202,12 @@ impl Effects {
     /// Wishes for anything that carries no bytes.
     pub fn push(&mut self, effect: Effect) {
         self.list.push(effect);
+    }
+
+    /// Writes a piece of a snapshot.
+    pub fn stage(&mut self, snapshot: SnapshotId, piece: u32, is_last: bool, bytes: &[u8]) {
+        let bytes = self.encode(|out| out.extend_from_slice(bytes));
+        self.list.push(Effect::StageSnapshot { snapshot, piece, is_last, bytes });
     }
 
     /// Appends a record whose payload `payload` appends.

@@ -7,7 +7,7 @@
 use lockstep_wire::frame::Head;
 use lockstep_wire::peer::{Beat, PeerMessage};
 use lockstep_wire::request::Request;
-use lockstep_wire::{Correlation, DecodeError, LogIndex, NodeId, Term};
+use lockstep_wire::{Correlation, DecodeError, LogIndex, NodeId, SnapshotId, Term};
 
 use crate::effect::{AppendId, ConnectionId, DrainId};
 
@@ -26,6 +26,27 @@ pub enum Input<'a> {
     Durable(AppendId),
     /// Entries of the log that the cell asked for with [`crate::Effect::ReadLog`].
     LogRead(LogRead<'a>),
+    /// The log wishes to let go of old segments: a snapshot of this cell is due. May be said again while it is.
+    SnapshotDue,
+    /// The answer to [`crate::Effect::StageSnapshot`]: the disk has taken the piece.
+    SnapshotStaged {
+        /// Of which snapshot.
+        snapshot: SnapshotId,
+        /// Which piece.
+        piece: u32,
+    },
+    /// Every piece of a snapshot is durable under its name.
+    SnapshotStored {
+        /// Which.
+        snapshot: SnapshotId,
+    },
+    /// The disk had no room for a snapshot, and what it had of it is gone.
+    SnapshotDropped {
+        /// Which.
+        snapshot: SnapshotId,
+    },
+    /// The answer to [`crate::Effect::ReadSnapshot`].
+    SnapshotRead(SnapshotRead<'a>),
     /// A link to a member came up in both directions.
     LinkUp {
         /// The member.
@@ -89,6 +110,17 @@ pub enum Input<'a> {
 pub struct LogRead<'a> {
     /// The index of the first entry.
     pub first: LogIndex,
-    /// The entries from there on, at least one, by term and payload.
+    /// The entries from there on, by term and payload; none when the log no longer has the first.
     pub entries: &'a [(Term, &'a [u8])],
+}
+
+/// A piece of a snapshot as it came back from the disk.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotRead<'a> {
+    /// Of which snapshot.
+    pub snapshot: SnapshotId,
+    /// Which piece.
+    pub piece: u32,
+    /// Its bytes, and whether the snapshot ends with them; none when the disk does not have it whole any more.
+    pub found: Option<(&'a [u8], bool)>,
 }

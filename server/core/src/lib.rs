@@ -14,6 +14,6 @@ mod time;
 
 pub use cell::{CACHE_BYTES_MAX, Cell, CellConfig, Member, Restore};
 pub use effect::{AppendId, ConnectionId, DrainId, Effect, Effects, Halt, Lane, RecordHead, Report};
-pub use input::{Input, LogRead};
+pub use input::{Input, LogRead, SnapshotRead};
 pub use lockstep_wire::RecordKind;
 pub use time::{Span, Time};

@@ -10,6 +10,7 @@ mod digest;
 mod lease;
 mod question;
 mod request;
+mod snapshot;
 mod tenure;
 mod view;
 mod waits;
@@ -22,18 +23,19 @@ use std::collections::VecDeque;
 use lockstep_wire::entry::Command;
 use lockstep_wire::peer::PeerMessage;
 use lockstep_wire::reply::KeptAlive;
-use lockstep_wire::{BirthId, CellId, Epoch, Incarnation, LogIndex, NodeId, SessionId};
+use lockstep_wire::{BirthId, CellId, Epoch, Incarnation, LogIndex, NodeId, SessionId, SnapshotId};
 
 use crate::effect::{DrainId, Effect, Effects, Halt, RecordHead};
 use crate::input::Input;
 use crate::raft::{Raft, RaftConfig, Restored};
-use crate::table::{Limits, Outcomes, SessionSlot, Table};
+use crate::table::{Limits, Outcomes, SessionSlot, Table, TableLoader};
 use crate::time::{Span, Time};
 
 use calls::{Attachments, Calls};
 use digest::DigestBook;
 use lease::Leases;
 use question::Questions;
+use snapshot::Snapshots;
 use tenure::Tenure;
 use waits::WaitTimers;
 
@@ -100,6 +102,7 @@ pub struct Cell {
     outcomes: Outcomes,
     /// The sessions that the entry that is being applied ends, in its order.
     ending: VecDeque<(SessionId, SessionSlot)>,
+    snapshots: Snapshots,
     /// Room for the rows of one acknowledgement.
     kept_alive: Vec<KeptAlive>,
     drains: u64,
@@ -109,14 +112,17 @@ pub struct Cell {
     is_halted: bool,
 }
 
-/// The records of one cell as they come out of its shard's log, in order.
+/// The records of one cell as they come out of its shard's log, in order; then the state of a snapshot.
 #[derive(Debug, Default)]
-pub struct Restore(Restored);
+pub struct Restore {
+    restored: Restored,
+    table: Option<Table>,
+}
 
 impl Restore {
     /// Nothing yet.
     pub fn new() -> Restore {
-        Restore(Restored::new())
+        Restore::default()
     }
 
     /// Takes the next record.
@@ -125,7 +131,40 @@ impl Restore {
     /// When a payload is not what its kind says. The log has verified its bytes, so that is a defect, and
     /// going on would be a lie.
     pub fn on_record(&mut self, head: RecordHead, payload: &[u8]) {
-        self.0.on_record(head, payload);
+        self.restored.on_record(head, payload);
+    }
+
+    /// Loads the best snapshot that is whole, after the last record. `read` reads a snapshot and hands out its bytes in
+    /// order, or says why it cannot. Returns what is wrong with each snapshot that is not whole: the replica goes on
+    /// from an older one, or without any it asks its leader for one.
+    pub fn load(
+        &mut self,
+        limits: Limits,
+        mut read: impl FnMut(SnapshotId, &mut dyn FnMut(&[u8])) -> Result<(), String>,
+    ) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let candidates: Vec<SnapshotId> = self.restored.candidates().collect();
+        for snapshot in candidates {
+            let mut loader = Ok(TableLoader::new(limits));
+            let outcome = read(snapshot, &mut |bytes| {
+                if let Ok(loading) = &mut loader
+                    && let Err(error) = loading.push(bytes)
+                {
+                    loader = Err(error);
+                }
+            });
+            let table = outcome
+                .and_then(|()| loader.and_then(TableLoader::finish).map_err(|error| error.to_string()));
+            match table {
+                Ok(table) => {
+                    self.table = Some(table);
+                    self.restored.on_loaded(snapshot);
+                    break;
+                }
+                Err(reason) => complaints.push(format!("snapshot {snapshot}: {reason}")),
+            }
+        }
+        complaints
     }
 }
 
@@ -153,10 +192,10 @@ impl Cell {
                 inflight_bytes_max: INFLIGHT_BYTES_MAX,
                 round_pace: config.round_pace,
             },
-            restore.0,
+            restore.restored,
             now,
         );
-        let table = Table::new(config.epoch, config.limits);
+        let table = restore.table.unwrap_or_else(|| Table::new(config.epoch, config.limits));
         Cell {
             config,
             raft,
@@ -170,6 +209,7 @@ impl Cell {
             digests: DigestBook::default(),
             outcomes: Outcomes::new(),
             ending: VecDeque::new(),
+            snapshots: Snapshots::default(),
             kept_alive: Vec::new(),
             drains: 0,
             arrivals: 0,
@@ -195,6 +235,11 @@ impl Cell {
             Input::Drained(drain) => self.on_drained(drain, now, fx),
             Input::Durable(append) => self.raft.on_durable(append, now, fx),
             Input::LogRead(read) => self.raft.on_log_read(&read, now, fx),
+            Input::SnapshotDue => self.take_snapshot(now, fx),
+            Input::SnapshotStaged { snapshot, piece } => self.on_snapshot_staged(snapshot, piece, fx),
+            Input::SnapshotStored { snapshot } => self.on_snapshot_stored(snapshot, now, fx),
+            Input::SnapshotDropped { snapshot } => self.on_snapshot_dropped(snapshot, now, fx),
+            Input::SnapshotRead(read) => self.raft.on_snapshot_read(&read, now, fx),
             Input::LinkUp { peer } => self.raft.on_link_up(peer, now, fx),
             Input::LinkDown { peer, is_refused } => self.raft.on_link_down(peer, is_refused, now),
             Input::Peer { from, message } => self.on_peer(from, &message, now, fx),
@@ -267,7 +312,9 @@ impl Cell {
             | PeerMessage::VoteReply { .. }
             | PeerMessage::TakeOver { .. }
             | PeerMessage::Append(_)
-            | PeerMessage::AppendReply { .. } => self.raft.on_message(from, message, now, fx),
+            | PeerMessage::AppendReply { .. }
+            | PeerMessage::SnapshotReply(_) => self.raft.on_message(from, message, now, fx),
+            PeerMessage::SnapshotPiece(piece) => self.on_snapshot_piece(from, piece, now, fx),
         }
     }
 

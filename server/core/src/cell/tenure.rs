@@ -69,7 +69,10 @@ impl Cell {
     /// Takes what Raft says about the office.
     pub(crate) fn on_raft_event(&mut self, event: RaftEvent, now: Time, fx: &mut Effects) {
         match event {
-            RaftEvent::Elected { .. } => self.tenure = Tenure::default(),
+            RaftEvent::Elected { .. } => {
+                self.tenure = Tenure::default();
+                self.stop_receiving(fx);
+            }
             RaftEvent::Serving { term } => {
                 fx.push(Effect::Report(Report::Leading { term }));
                 self.take_office(now, fx);
@@ -84,6 +87,10 @@ impl Cell {
                 }
             }
             RaftEvent::RoundConfirmed(round) => self.questions.on_confirmed(round),
+            RaftEvent::SnapshotWanted => self.take_snapshot(now, fx),
+            RaftEvent::SnapshotMarked(snapshot) => {
+                fx.push(Effect::Report(Report::SnapshotTaken { snapshot }));
+            }
             RaftEvent::Born => fx.push(Effect::Report(Report::Born)),
         }
     }

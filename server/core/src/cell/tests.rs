@@ -10,5 +10,6 @@ mod locks;
 mod rig;
 mod sessions;
 mod silence;
+mod snapshot;
 mod space;
 mod text;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::Ballot;
-use lockstep_wire::{LogIndex, NodeId, Term};
+use lockstep_wire::{LogIndex, NodeId, SnapshotId, Term};
 
 use crate::{AppendId, Span, Time};
 
@@ -19,6 +19,10 @@ pub(super) enum Deferred {
     Manifest,
     /// The lowest member has stored that the cell is born: tell everybody.
     Born,
+    /// The mark of a snapshot of this node's state is stored: it counts.
+    Marked(SnapshotId),
+    /// The mark of a snapshot of the leader is stored, and whatever it replaced is gone: say so.
+    Installed(SnapshotId),
     /// This node's own vote is stored: ask the others for theirs.
     Campaign {
         /// In this term.

@@ -103,7 +103,7 @@ impl Raft {
 
     pub(super) fn start_pre_vote(&mut self, now: Time, fx: &mut Effects) {
         self.arm_election(now);
-        if !self.is_born() || self.stop.is_some() || self.is_disk_hung(now) {
+        if !self.is_born() || self.stop.is_some() || self.is_disk_hung(now) || self.lacks_state() {
             return;
         }
         if now < self.hurry_until {
@@ -309,7 +309,7 @@ impl Raft {
     /// The leader wishes this node to lead.
     pub(super) fn on_take_over(&mut self, from: NodeId, term: Term, now: Time, fx: &mut Effects) {
         let is_from_leader = term == self.term && self.leader == Some(from) && self.role == Role::Follower;
-        if is_from_leader && self.stop.is_none() && !self.is_disk_hung(now) {
+        if is_from_leader && self.stop.is_none() && !self.is_disk_hung(now) && !self.lacks_state() {
             self.is_told_to_take_over = true;
             self.campaign(now, fx);
         }

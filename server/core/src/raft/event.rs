@@ -3,7 +3,7 @@
 //! Invariant: entries are handed out in the order of the log, each once in a life of the process; events
 //! come in the order in which they happened. Deliberately absent: what the cell makes of either.
 
-use lockstep_wire::{LogIndex, NodeId, RoundId, Term};
+use lockstep_wire::{LogIndex, NodeId, RoundId, SnapshotId, Term};
 
 /// A committed entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,10 @@ pub enum RaftEvent {
     },
     /// Every round of this term through this one is confirmed. Never said before `Serving`.
     RoundConfirmed(RoundId),
+    /// A follower needs a snapshot, and there is none that would do.
+    SnapshotWanted,
+    /// The mark of a snapshot is durable: it counts.
+    SnapshotMarked(SnapshotId),
     /// Every member has confirmed who the members are; voting may begin.
     Born,
 }

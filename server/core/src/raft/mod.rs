@@ -4,14 +4,15 @@
 //! `durability` until the disk has confirmed it, and nothing that proves leadership waits for a disk.
 //! This file holds the state and says who deals with what: `birth` with who the members are,
 //! `election` with terms, votes and roles, `transfer` with leaving on purpose, `replication` with
-//! entries and what is committed, `round` with proofs of leadership, `space` with full disks. Deliberately absent: clocks, disks,
-//! sockets, randomness beyond the seed, and what an entry means. Snapshots would move the log's base,
-//! learners and changes of membership would make `Peer`s come and go; none of them is here yet.
+//! entries and what is committed, `install` with snapshots, `round` with proofs of leadership, `space` with full
+//! disks. Deliberately absent: clocks, disks, sockets, randomness beyond the seed, and what an entry or a snapshot
+//! says. Learners and changes of membership would make `Peer`s come and go; they are not here yet.
 
 mod birth;
 mod durability;
 mod election;
 mod event;
+mod install;
 mod log;
 mod progress;
 mod replication;
@@ -26,15 +27,16 @@ use std::collections::VecDeque;
 
 use lockstep_wire::limit::MEMBERS_MAX;
 use lockstep_wire::peer::{Beat, BeatKind, CellHello, PeerMessage};
-use lockstep_wire::{BirthId, CellId, Incarnation, LogIndex, NodeId, RoundId, Term};
+use lockstep_wire::{BirthId, CellId, Incarnation, LogIndex, NodeId, RoundId, SnapshotId, Term};
 
 use self::birth::Birth;
 use self::durability::Durability;
+use self::install::Installing;
 use self::log::Log;
 use self::progress::Progress;
 use self::round::Rounds;
 use self::transfer::Transfer;
-use crate::{AppendId, Effect, Effects, Halt, LogRead, RecordHead, RecordKind, Span, Time};
+use crate::{AppendId, Effect, Effects, Halt, LogRead, RecordHead, RecordKind, SnapshotRead, Span, Time};
 
 pub use self::event::{Committed, RaftEvent};
 pub use self::restore::Restored;
@@ -118,6 +120,9 @@ struct Leading {
     blank_index: LogIndex,
     is_serving: bool,
     transfer: Option<Transfer>,
+    installing: Option<Installing>,
+    /// The place of the peer whose turn it is to get a snapshot.
+    install_turn: usize,
     /// When the log was last committed further, or began to wait for that.
     commit_moved_at: Time,
     /// From when on it may leave its office for want of space.
@@ -156,6 +161,11 @@ pub struct Raft {
     /// The log is the same as that of this term's leader through here.
     verified: LogIndex,
     is_ack_due: bool,
+    /// The newest snapshot that has its mark and, as far as is known, is whole.
+    snapshot: Option<SnapshotId>,
+    /// The newest snapshot that has its mark, when neither it nor an older one is whole: this node has no state.
+    missing: Option<SnapshotId>,
+    missing_asked_at: Time,
     /// Where the one read of the log that is under way begins.
     reading: Option<LogIndex>,
     /// The place of the peer whose turn it is to have the log read for it.
@@ -189,7 +199,15 @@ impl Raft {
             progress: Progress::default(),
         };
         let peers = config.members.iter().filter(|node| **node != config.node).map(peer).collect();
+        let through = restored.loaded.map_or(LogIndex(0), |snapshot| snapshot.index);
+        let missing = restored.marks.last().copied().filter(|_| restored.lacks_state());
         let birth = Birth::new(restored.manifest, restored.is_born, now);
+        let alone_without_state = missing.filter(|_| config.members.len() == 1).map(|missing| {
+            format!(
+                "cell {}: snapshot {missing} is damaged and no other member has it: restore the cell from a backup",
+                config.cell
+            )
+        });
         let mut raft = Raft {
             peers,
             dice: election::Dice::new(config.seed),
@@ -206,10 +224,13 @@ impl Raft {
             is_told_to_take_over: false,
             durability: Durability::new(restored.log.last_index(), Span(config.election_min.0 / 16)),
             log: restored.log,
-            committed: LogIndex(0),
-            handed_out: LogIndex(0),
+            committed: through,
+            handed_out: through,
             verified: LogIndex(0),
             is_ack_due: false,
+            snapshot: restored.loaded,
+            missing,
+            missing_asked_at: Time(0),
             reading: None,
             read_turn: 0,
             is_short_of_space: false,
@@ -219,12 +240,14 @@ impl Raft {
                 blank_index: LogIndex(0),
                 is_serving: false,
                 transfer: None,
+                installing: None,
+                install_turn: 0,
                 commit_moved_at: now,
                 may_leave_at: now,
             },
             stop: None,
             events: VecDeque::new(),
-            defect: birth.defect(&config),
+            defect: birth.defect(&config).or(alone_without_state),
             birth,
             config,
         };
@@ -286,6 +309,11 @@ impl Raft {
         self.send_read(read, now, fx);
     }
 
+    /// A piece of a snapshot came back from the disk.
+    pub fn on_snapshot_read(&mut self, read: &SnapshotRead<'_>, now: Time, fx: &mut Effects) {
+        self.send_piece(read, now, fx);
+    }
+
     /// A link to a member came up in both directions.
     pub fn on_link_up(&mut self, peer: NodeId, now: Time, fx: &mut Effects) {
         let Some(at) = self.peer_at(peer) else { return };
@@ -307,6 +335,7 @@ impl Raft {
         peer.hello_sent_at = None;
         peer.progress.probe();
         let node = peer.node;
+        self.stop_installing(node);
         if self.leader == Some(node) {
             self.on_leader_link_broken(is_refused, now);
         }
@@ -333,14 +362,18 @@ impl Raft {
             PeerMessage::AppendReply { term, outcome } if is_accepted => {
                 self.on_append_reply(from, *term, *outcome, now, fx);
             }
+            PeerMessage::SnapshotReply(reply) if is_accepted => self.on_snapshot_reply(from, reply, now, fx),
             // From somebody who has not shown to be the member that the cell was born with.
             PeerMessage::Vote { .. }
             | PeerMessage::VoteReply { .. }
             | PeerMessage::TakeOver { .. }
             | PeerMessage::Append(_)
-            | PeerMessage::AppendReply { .. } => {}
+            | PeerMessage::AppendReply { .. }
+            | PeerMessage::SnapshotReply(_) => {}
             // Between the cells above.
-            PeerMessage::Digest { .. } | PeerMessage::DigestDisagrees { .. } => {}
+            PeerMessage::SnapshotPiece(_)
+            | PeerMessage::Digest { .. }
+            | PeerMessage::DigestDisagrees { .. } => {}
         }
         self.tick_stop(now, fx);
     }
@@ -373,7 +406,7 @@ impl Raft {
     /// The next committed entry, to be applied now. What a confirmed round answers is to be answered once all
     /// of them have been polled.
     pub fn poll_committed(&mut self) -> Option<Committed<'_>> {
-        if self.handed_out >= self.committed {
+        if self.handed_out >= self.committed || self.lacks_state() {
             return None;
         }
         let index = self.handed_out.next();
@@ -534,6 +567,8 @@ impl Raft {
         match deferred {
             durability::Deferred::Manifest => self.on_manifest_durable(now, fx),
             durability::Deferred::Born => self.on_born_durable(now, fx),
+            durability::Deferred::Marked(snapshot) => self.on_marked(snapshot),
+            durability::Deferred::Installed(snapshot) => self.on_installed(snapshot, fx),
             durability::Deferred::Campaign { term } => self.ask_for_votes(term, now, fx),
             durability::Deferred::VoteReply { to, ballot, term } => self.give_vote(to, ballot, term, fx),
         }

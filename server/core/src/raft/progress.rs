@@ -22,6 +22,11 @@ pub(super) struct Progress {
     pub(super) heard_at: Time,
     /// Its disk has no room for the next segment of its log, as it last said in this term.
     pub(super) is_short_of_space: bool,
+    /// When a snapshot may be tried (again), if it needs one.
+    pub(super) snapshot_at: Time,
+    /// The least index that the snapshot must reach.
+    pub(super) snapshot_least: LogIndex,
+    needs_snapshot: bool,
     /// Where the logs match is being looked for: one message at a time, until it is known.
     is_probing: bool,
     /// Since when an acknowledgement is waited for.
@@ -38,7 +43,33 @@ impl Progress {
         self.answered = RoundId(0);
         self.heard_at = now;
         self.is_short_of_space = false;
+        self.snapshot_at = now;
+        self.snapshot_least = LogIndex(0);
+        self.needs_snapshot = false;
         self.probe();
+    }
+
+    /// The entries that it lacks are gone, or it has no state to apply them to: it gets a snapshot through `least` or
+    /// further, and no entries until it has it.
+    pub(super) fn need_snapshot(&mut self, least: LogIndex) {
+        self.needs_snapshot = true;
+        self.snapshot_least = self.snapshot_least.max(least);
+        self.probe();
+    }
+
+    /// Whether it waits for a snapshot.
+    pub(super) fn needs_snapshot(&self) -> bool {
+        self.needs_snapshot
+    }
+
+    /// It has a snapshot through here: the entries behind that are what it gets next.
+    pub(super) fn on_installed(&mut self, index: LogIndex) {
+        if self.needs_snapshot && index >= self.snapshot_least {
+            self.needs_snapshot = false;
+            self.snapshot_least = LogIndex(0);
+            self.next = self.next.max(index.next());
+            self.probe();
+        }
     }
 
     /// What was on its way is lost, or may be: looks again where the logs match.
@@ -66,7 +97,11 @@ impl Progress {
 
     /// Whether a message may be sent now.
     pub(super) fn has_room(&self, bytes_max: usize) -> bool {
-        if self.is_probing { self.waiting_since.is_none() } else { self.in_flight_bytes < bytes_max }
+        match (self.needs_snapshot, self.is_probing) {
+            (true, _) => false,
+            (false, true) => self.waiting_since.is_none(),
+            (false, false) => self.in_flight_bytes < bytes_max,
+        }
     }
 
     /// A message with the entries from `next` through `through` went out; `through` is before `next` when

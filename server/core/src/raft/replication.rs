@@ -3,7 +3,7 @@
 //! Invariant: an acknowledgement covers only what is durable here and known to be the leader's; a leader
 //! commits by counting only entries of its own term, itself only once its disk has them; nothing committed
 //! is ever truncated. Beats and their answers wait for no disk. Deliberately absent: what entries mean,
-//! and snapshots for followers whose entries are gone.
+//! and the snapshots for followers whose entries are gone, which are in `install`.
 
 use std::ops::Range;
 
@@ -34,6 +34,7 @@ impl Raft {
         }
         self.leading.rounds = super::Rounds::new(self.config.round_pace);
         self.leading.transfer = None;
+        self.leading.installing = None;
         self.leading.is_serving = false;
         self.leading.commit_moved_at = now;
         self.begin_to_watch_space(now);
@@ -45,6 +46,7 @@ impl Raft {
 
     pub(super) fn end_leading(&mut self) {
         self.leading.transfer = None;
+        self.leading.installing = None;
         self.leading.is_serving = false;
     }
 
@@ -116,6 +118,7 @@ impl Raft {
             return self.send_deposed(from, fx);
         }
         if self.hear_leader(from, beat.term, now, fx) {
+            self.ask_for_snapshot(now, fx);
             self.commit_to(beat.committed);
             let is_short_of_space = self.is_short_of_space;
             let answer = Beat { kind: BeatKind::Answer, committed: LogIndex(0), is_short_of_space, ..beat };
@@ -123,7 +126,7 @@ impl Raft {
         }
     }
 
-    fn send_deposed(&self, to: NodeId, fx: &mut Effects) {
+    pub(super) fn send_deposed(&self, to: NodeId, fx: &mut Effects) {
         let beat = Beat {
             cell: self.config.cell,
             kind: BeatKind::Deposed,
@@ -177,6 +180,9 @@ impl Raft {
                 continue;
             }
             self.peers[at].progress.probe_if_overdue(now, self.config.election_min);
+            if self.log.term_at(self.peers[at].progress.next.prev()).is_none() {
+                self.peers[at].progress.need_snapshot(LogIndex(0));
+            }
             while self.peers[at].progress.has_room(self.config.inflight_bytes_max) {
                 let (next, is_probing) = (self.peers[at].progress.next, self.peers[at].progress.is_probing());
                 let is_in_memory = next >= self.log.cache_first();
@@ -194,6 +200,7 @@ impl Raft {
             }
         }
         self.read_for_laggards(fx);
+        self.install_for_laggards(now, fx);
     }
 
     /// Encodes the entries from `next` on, or only a probe when they are not in memory.
@@ -263,15 +270,23 @@ impl Raft {
             rows.push(EntryRow { term: *term, payload });
             index = index.next();
         }
-        if self.role != Role::Leader || rows.is_empty() {
+        let prev_index = read.first.prev();
+        if self.role != Role::Leader || self.log.term_at(prev_index).is_none() {
             return;
         }
-        let frame = self.encode_rows(read.first.prev(), &rows, fx);
+        let frame = (!rows.is_empty()).then(|| self.encode_rows(prev_index, &rows, fx));
         for at in 0..self.peers.len() {
             let progress = &self.peers[at].progress;
             let is_waiting = !progress.is_probing()
                 && progress.next == read.first
                 && progress.has_room(self.config.inflight_bytes_max);
+            let Some(frame) = &frame else {
+                if is_waiting {
+                    // The log has recycled what it would need.
+                    self.peers[at].progress.need_snapshot(LogIndex(0));
+                }
+                continue;
+            };
             if is_waiting && self.is_reachable(at) {
                 let to = self.peers[at].node;
                 fx.push(Effect::Send { to, lane: Lane::Bulk, frame: frame.clone() });
@@ -287,13 +302,17 @@ impl Raft {
         if !is_well_formed(append) || !self.hear_leader(from, append.term, now, fx) {
             return;
         }
-        if self.log.term_at(append.prev_index) != Some(append.prev_term) {
+        self.ask_for_snapshot(now, fx);
+        // What is committed is the same everywhere, also where this log has forgotten it.
+        let is_committed = append.prev_index < self.committed;
+        if !is_committed && self.log.term_at(append.prev_index) != Some(append.prev_term) {
             return self.send_conflict(from, append, fx);
         }
         let mut index = append.prev_index;
         for entry in append.entries.iter() {
             index = index.next();
             match self.log.term_at(index) {
+                _ if index <= self.committed => continue,
                 Some(term) if term == entry.term => continue,
                 Some(_) => self.truncate_from(index, now, fx),
                 None => {}
@@ -317,11 +336,15 @@ impl Raft {
 
     fn truncate_from(&mut self, first: LogIndex, now: Time, fx: &mut Effects) {
         assert!(first > self.committed, "entry {first} is committed and would be truncated");
+        self.append_truncation(first, now, fx);
+        self.log.truncate_from(first);
+        self.durability.on_truncated(first);
+    }
+
+    pub(super) fn append_truncation(&mut self, first: LogIndex, now: Time, fx: &mut Effects) {
         let append = self.durability.append(now);
         let head = RecordHead { kind: RecordKind::Truncate, term: self.term, index: first };
         fx.append(append, head, |_| {});
-        self.log.truncate_from(first);
-        self.durability.on_truncated(first);
     }
 
     /// The leader says that the log is committed through here, as far as it matches.

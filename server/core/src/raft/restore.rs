@@ -1,10 +1,11 @@
 //! What a cell's records in the log add up to after a restart.
 //!
 //! Invariant: everything restored is durable, and only a truncation record removes entries (ARCHITECTURE
-//! section 6.1). Deliberately absent: reading and verifying the records; the log did both.
+//! section 6.1). What the log no longer has at its beginning is in a snapshot that a mark names. Deliberately absent:
+//! reading and verifying the records; the log did both. What a snapshot says is the table's.
 
 use lockstep_wire::peer::{Manifest, MemberIncarnation};
-use lockstep_wire::{BirthId, LogIndex, NodeId, Term};
+use lockstep_wire::{BirthId, LogIndex, NodeId, SnapshotId, Term};
 
 use super::log::Log;
 use crate::{RecordHead, RecordKind};
@@ -28,6 +29,12 @@ pub struct Restored {
     pub(super) term: Term,
     pub(super) vote: Option<NodeId>,
     pub(super) log: Log,
+    /// Whether the log has had an entry: the first one may stand anywhere, those before it were recycled.
+    has_begun: bool,
+    /// The snapshots that count, the newest last; two at most.
+    pub(super) marks: Vec<SnapshotId>,
+    /// The one whose state the replica goes on from.
+    pub(super) loaded: Option<SnapshotId>,
     pub(super) manifest: Option<StoredManifest>,
     pub(super) is_born: bool,
 }
@@ -45,23 +52,15 @@ impl Restored {
     /// their bytes, so that is a defect, and going on would be a lie.
     pub fn on_record(&mut self, head: RecordHead, payload: &[u8]) {
         match head.kind {
-            RecordKind::Entry => {
-                let expected = self.log.last_index().next();
-                assert!(
-                    head.index == expected,
-                    "entry {} is in the log where {expected} belongs",
-                    head.index
-                );
-                self.log.append(head.term, |out| out.extend_from_slice(payload));
-            }
+            RecordKind::Entry => self.on_entry(head, payload),
             RecordKind::HardState => {
                 let vote: [u8; 2] = payload.try_into().expect("a hard state names a node in two bytes");
                 assert!(head.term >= self.term, "the term falls from {} to {}", self.term, head.term);
                 self.term = head.term;
                 self.vote = Some(NodeId(u16::from_le_bytes(vote))).filter(|node| node.0 != 0);
             }
-            RecordKind::Truncate => self.log.truncate_from(head.index),
-            RecordKind::SnapshotMark => panic!("nothing writes a snapshot's mark"),
+            RecordKind::Truncate => self.on_truncate(head.index),
+            RecordKind::SnapshotMark => self.on_mark(SnapshotId { index: head.index, term: head.term }),
             RecordKind::Manifest => {
                 let manifest = Manifest::decode(payload).expect("a manifest in the log is whole");
                 let manifest = StoredManifest::of(&manifest);
@@ -76,6 +75,73 @@ impl Restored {
                 self.is_born = true;
             }
         }
+    }
+
+    fn on_entry(&mut self, head: RecordHead, payload: &[u8]) {
+        if !self.has_begun && head.index > LogIndex(1) {
+            let before = head.index.prev();
+            let is_marked = |mark: &&SnapshotId| mark.index == before;
+            let base_term = self.marks.iter().find(is_marked).map_or(Term(0), |mark| mark.term);
+            self.log = Log::begin_at(before, base_term);
+        }
+        self.has_begun = true;
+        let expected = self.log.last_index().next();
+        assert!(head.index == expected, "entry {} is in the log where {expected} belongs", head.index);
+        self.log.append(head.term, |out| out.extend_from_slice(payload));
+    }
+
+    /// What was truncated may have been recycled meanwhile, in part or as a whole.
+    fn on_truncate(&mut self, first: LogIndex) {
+        if first <= self.log.base() {
+            self.log.restart_at(first.prev(), Term(0));
+        } else if first <= self.log.last_index() {
+            self.log.truncate_from(first);
+        }
+    }
+
+    /// A snapshot counts from here on. The log has the entry that it ends with, or has lost it to recycling, or was
+    /// emptied for it right before.
+    fn on_mark(&mut self, mark: SnapshotId) {
+        let log = &mut self.log;
+        let is_empty = log.last_index() == log.base();
+        match log.term_at(mark.index) {
+            Some(term) => {
+                assert!(
+                    term == mark.term,
+                    "entry {} has term {term} and a mark of term {}",
+                    mark.index,
+                    mark.term
+                );
+            }
+            None if mark.index == log.base() => log.set_base_term(mark.term),
+            None if mark.index > log.last_index() => {
+                assert!(is_empty, "a snapshot through {} is behind the end of the log", mark.index);
+                log.restart_at(mark.index, mark.term);
+            }
+            None => {}
+        }
+        if self.marks.last() != Some(&mark) {
+            self.marks.push(mark);
+        }
+        if self.marks.len() > 2 {
+            self.marks.remove(0);
+        }
+    }
+
+    /// The snapshots that the replica can go on from, the best first: the log goes on where they end.
+    pub fn candidates(&self) -> impl Iterator<Item = SnapshotId> {
+        self.marks.iter().rev().copied().filter(|mark| mark.index >= self.log.base())
+    }
+
+    /// The state of this snapshot, one of the candidates, is what the replica goes on from.
+    pub fn on_loaded(&mut self, snapshot: SnapshotId) {
+        self.log.drop_payloads_through(snapshot.index);
+        self.loaded = Some(snapshot);
+    }
+
+    /// Whether the replica cannot go on by itself: entries are gone, and no snapshot that has them is whole.
+    pub(super) fn lacks_state(&self) -> bool {
+        self.log.base() > LogIndex(0) && self.loaded.is_none()
     }
 
     /// The last entry that survived.
@@ -106,9 +172,75 @@ mod tests {
         assert_eq!(restored.log.term_at(LogIndex(1)), Some(Term(1)));
     }
 
+    fn mark(index: u64, term: u64) -> SnapshotId {
+        SnapshotId { index: LogIndex(index), term: Term(term) }
+    }
+
     #[test]
-    #[should_panic(expected = "where 1 belongs")]
+    fn a_log_whose_beginning_was_recycled_goes_on_from_its_snapshots() {
+        let mut restored = Restored::new();
+        // Staged again before the entries that followed it were recycled, too.
+        record(&mut restored, RecordKind::SnapshotMark, 1, 50, b"");
+        record(&mut restored, RecordKind::Entry, 2, 81, b"old");
+        record(&mut restored, RecordKind::Entry, 3, 82, b"new");
+        assert_eq!(restored.log.term_at(LogIndex(80)), None);
+        record(&mut restored, RecordKind::SnapshotMark, 2, 80, b"");
+        assert_eq!(restored.log.term_at(LogIndex(80)), Some(Term(2)));
+        record(&mut restored, RecordKind::SnapshotMark, 2, 81, b"");
+        assert_eq!(restored.candidates().collect::<Vec<_>>(), [mark(81, 2), mark(80, 2)]);
+        assert!(restored.lacks_state());
+        restored.on_loaded(mark(81, 2));
+        assert!(!restored.lacks_state());
+        assert_eq!(restored.last_index(), LogIndex(82));
+    }
+
+    #[test]
+    fn a_snapshot_that_the_log_does_not_reach_is_no_candidate() {
+        let mut restored = Restored::new();
+        record(&mut restored, RecordKind::SnapshotMark, 1, 50, b"");
+        record(&mut restored, RecordKind::SnapshotMark, 2, 80, b"");
+        record(&mut restored, RecordKind::Entry, 2, 71, b"");
+        assert_eq!(restored.candidates().collect::<Vec<_>>(), [mark(80, 2)]);
+    }
+
+    #[test]
+    fn an_installed_snapshot_replaces_a_log_that_did_not_match() {
+        for recycled in [0, 3, 5] {
+            let mut restored = Restored::new();
+            for index in recycled + 1..=5 {
+                record(&mut restored, RecordKind::Entry, 1, index, b"");
+            }
+            record(&mut restored, RecordKind::Truncate, 4, 1, b"");
+            record(&mut restored, RecordKind::SnapshotMark, 3, 20, b"");
+            record(&mut restored, RecordKind::Entry, 4, 21, b"next");
+            assert_eq!(restored.log.term_at(LogIndex(20)), Some(Term(3)), "{recycled} recycled");
+            assert_eq!(restored.candidates().collect::<Vec<_>>(), [mark(20, 3)]);
+        }
+    }
+
+    #[test]
+    fn what_was_truncated_and_half_recycled_is_gone() {
+        let mut restored = Restored::new();
+        record(&mut restored, RecordKind::Entry, 1, 8, b"");
+        record(&mut restored, RecordKind::Truncate, 2, 6, b"");
+        record(&mut restored, RecordKind::Entry, 2, 6, b"");
+        assert_eq!(restored.log.base(), LogIndex(5));
+        assert_eq!(restored.log.term_at(LogIndex(6)), Some(Term(2)));
+    }
+
+    #[test]
+    #[should_panic(expected = "where 2 belongs")]
     fn a_gap_is_a_defect() {
-        record(&mut Restored::new(), RecordKind::Entry, 1, 2, b"");
+        let mut restored = Restored::new();
+        record(&mut restored, RecordKind::Entry, 1, 1, b"");
+        record(&mut restored, RecordKind::Entry, 1, 3, b"");
+    }
+
+    #[test]
+    #[should_panic(expected = "behind the end of the log")]
+    fn a_snapshot_of_entries_that_the_log_never_had_is_a_defect() {
+        let mut restored = Restored::new();
+        record(&mut restored, RecordKind::Entry, 1, 1, b"");
+        record(&mut restored, RecordKind::SnapshotMark, 1, 7, b"");
     }
 }

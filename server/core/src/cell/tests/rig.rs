@@ -13,15 +13,19 @@ use lockstep_wire::peer::{Beat, PeerMessage};
 use lockstep_wire::reply::{Event, Reply};
 use lockstep_wire::request::{Request, kind};
 use lockstep_wire::{
-    BirthId, CellId, Correlation, DecodeError, Epoch, Incarnation, NodeId, SessionId, Status,
+    BirthId, CellId, Correlation, DecodeError, Epoch, Incarnation, LogIndex, NodeId, SessionId, SnapshotId,
+    Status,
 };
 
+use self::snapshots::SnapshotDisk;
 use super::text;
 use crate::table::Limits;
 use crate::{
     AppendId, Cell, CellConfig, ConnectionId, DrainId, Effect, Effects, Halt, Input, Lane, Member,
     RecordHead, RecordKind, Restore, Span, Time,
 };
+
+mod snapshots;
 
 pub(super) const CELL: CellId = CellId(3);
 /// Ticks in a row at one moment from which on a cell counts as spinning.
@@ -32,6 +36,9 @@ enum Happening {
     Beat { from: NodeId, to: NodeId, beat: Beat },
     Durable { node: NodeId, append: AppendId, records: usize },
     Drained { node: NodeId, drain: DrainId },
+    LogRead { node: NodeId, first: LogIndex, bytes_max: usize },
+    Staged { node: NodeId, snapshot: SnapshotId, piece: u32, is_last: bool },
+    SnapshotRead { node: NodeId, snapshot: SnapshotId, piece: u32 },
 }
 
 /// One member, its disk, and what it has told its operator.
@@ -41,6 +48,7 @@ struct Node {
     records_durable: usize,
     last_append: AppendId,
     is_disk_held: bool,
+    snapshots: SnapshotDisk,
     /// It was given something since its last end of turn.
     is_stepped: bool,
     halted: Option<String>,
@@ -51,6 +59,7 @@ struct Node {
 pub(super) struct Rig {
     pub(super) now: Time,
     pub(super) limits: Limits,
+    cache_bytes_max: usize,
     /// How often a cell was woken by its own deadline.
     pub(super) ticks: usize,
     /// Entries do not arrive; everything else does.
@@ -60,6 +69,7 @@ pub(super) struct Rig {
     queue: VecDeque<Happening>,
     drains_held: Vec<(NodeId, DrainId)>,
     drains: usize,
+    pieces_sent: usize,
     cut: BTreeSet<(NodeId, NodeId)>,
     connections: BTreeMap<ConnectionId, NodeId>,
     connections_made: u64,
@@ -76,12 +86,22 @@ impl Rig {
 
     /// Likewise with limits of one's own.
     pub(super) fn limited(count: u16, limits: Limits) -> Rig {
+        Rig::configured(count, limits, crate::CACHE_BYTES_MAX)
+    }
+
+    /// Likewise, with as little of the log in memory as may be.
+    pub(super) fn uncached(count: u16) -> Rig {
+        Rig::configured(count, Limits::default(), 0)
+    }
+
+    fn configured(count: u16, limits: Limits, cache_bytes_max: usize) -> Rig {
         let node = || Node {
             cell: None,
             records: Vec::new(),
             records_durable: 0,
             last_append: AppendId(0),
             is_disk_held: false,
+            snapshots: SnapshotDisk::default(),
             is_stepped: false,
             halted: None,
             has_stopped: false,
@@ -90,6 +110,7 @@ impl Rig {
         let mut rig = Rig {
             now: Time(1_000_000_000),
             limits,
+            cache_bytes_max,
             ticks: 0,
             is_bulk_cut: false,
             are_drains_held: false,
@@ -97,6 +118,7 @@ impl Rig {
             queue: VecDeque::new(),
             drains_held: Vec::new(),
             drains: 0,
+            pieces_sent: 0,
             cut: BTreeSet::new(),
             connections: BTreeMap::new(),
             connections_made: 0,
@@ -128,7 +150,7 @@ impl Rig {
         self.nodes[usize::from(node) - 1].has_stopped
     }
 
-    fn has_leader(&self) -> bool {
+    pub(super) fn has_leader(&self) -> bool {
         self.serving_leader().is_some()
     }
 
@@ -152,7 +174,7 @@ impl Rig {
 
     /// Starts a member from what its disk has.
     pub(super) fn start(&mut self, node: u16) {
-        let (now, limits) = (self.now, self.limits);
+        let (now, limits, cache_bytes_max) = (self.now, self.limits, self.cache_bytes_max);
         let members = (1..=u16::try_from(self.nodes.len()).unwrap())
             .map(|node| Member { node: NodeId(node), client_address: format!("node{node}:4600") })
             .collect();
@@ -162,6 +184,7 @@ impl Rig {
         for (head, payload) in &this.records {
             restore.on_record(*head, payload);
         }
+        this.snapshots.complaints = restore.load(limits, |id, visit| this.snapshots.stored.read(id, visit));
         this.lives += 1;
         this.last_append = AppendId(0);
         let config = CellConfig {
@@ -176,7 +199,7 @@ impl Rig {
             election_min: Span::from_ms(500),
             election_max: Span::from_ms(1_000),
             round_pace: Span::from_ms(3),
-            cache_bytes_max: crate::CACHE_BYTES_MAX,
+            cache_bytes_max,
             seed: u64::from(node) * 1_000 + this.lives,
             routes: vec![(String::new(), CELL)],
         };
@@ -195,6 +218,7 @@ impl Rig {
         let this = self.node(NodeId(node));
         this.cell = None;
         this.records.truncate(this.records_durable);
+        this.snapshots.forget_staging();
         self.connections.retain(|_, at| at.0 != node);
         let connections = &self.connections;
         self.open.retain(|(connection, _)| connections.contains_key(connection));
@@ -387,10 +411,17 @@ impl Rig {
             Happening::Beat { from, to, beat } => self.step(to.0, Input::Beat { from, beat }),
             Happening::Durable { node, append, records } => {
                 let this = self.node(node);
+                // Those that were recycled meanwhile are counted no more.
+                let records = records.min(this.records.len());
                 this.records_durable = this.records_durable.max(records);
                 self.step(node.0, Input::Durable(append));
             }
             Happening::Drained { node, drain } => self.step(node.0, Input::Drained(drain)),
+            Happening::LogRead { node, first, bytes_max } => self.read_log(node, first, bytes_max),
+            Happening::Staged { node, snapshot, piece, is_last } => {
+                self.on_staged(node, snapshot, piece, is_last);
+            }
+            Happening::SnapshotRead { node, snapshot, piece } => self.read_snapshot(node, snapshot, piece),
         }
     }
 
@@ -409,6 +440,7 @@ impl Rig {
                 let is_lost = self.cut.contains(&(node, *to)) || (self.is_bulk_cut && *lane == Lane::Bulk);
                 if !is_lost && self.node(*to).cell.is_some() {
                     let bytes = bytes[frame.clone()].to_vec();
+                    self.count_piece(&bytes);
                     self.queue.push_back(Happening::Frame { from: node, to: *to, bytes });
                 }
             }
@@ -418,7 +450,16 @@ impl Rig {
                 }
             }
             Effect::Reply { connection, frame } => self.hear(*connection, &bytes[frame.clone()]),
-            Effect::ReadLog { .. } => panic!("everything these tests write fits the cache"),
+            Effect::ReadLog { first, last: _, bytes_max } => {
+                self.queue.push_back(Happening::LogRead { node, first: *first, bytes_max: *bytes_max });
+            }
+            Effect::StageSnapshot { snapshot, piece, is_last, bytes: range } => {
+                self.stage(node, *snapshot, *piece, *is_last, &bytes[range.clone()]);
+            }
+            Effect::DropSnapshot => self.node(node).snapshots.forget_staging(),
+            Effect::ReadSnapshot { snapshot, piece } => {
+                self.queue.push_back(Happening::SnapshotRead { node, snapshot: *snapshot, piece: *piece });
+            }
             Effect::Drain(drain) => {
                 self.drains += 1;
                 if self.are_drains_held {

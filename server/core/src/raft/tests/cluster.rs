@@ -493,6 +493,7 @@ impl Cluster {
                 self.check_round(node, raft, round);
                 format!("round {round} confirmed")
             }
+            RaftEvent::SnapshotWanted | RaftEvent::SnapshotMarked(_) => panic!("nobody takes snapshots here"),
             RaftEvent::Born => "born".to_string(),
         };
         if !matches!(event, RaftEvent::RoundConfirmed(_)) || self.has_beats_in_trace {
@@ -558,6 +559,9 @@ impl Cluster {
                 self.member(node.0).has_stopped = true;
             }
             Effect::Halt(halt) => panic!("node {node} halts: {}", halt.reason),
+            Effect::StageSnapshot { .. } | Effect::DropSnapshot | Effect::ReadSnapshot { .. } => {
+                panic!("nobody takes snapshots here")
+            }
             Effect::Reply { .. } | Effect::Drain(_) => panic!("Raft knows no clients"),
         }
     }

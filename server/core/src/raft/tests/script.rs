@@ -64,6 +64,9 @@ pub(super) fn describe(message: &PeerMessage<'_>) -> String {
                 format!("conflict at {prev_index}, try {hint}@{hint_term} term {term}")
             }
         },
-        PeerMessage::Digest { .. } | PeerMessage::DigestDisagrees { .. } => panic!("not from Raft"),
+        PeerMessage::SnapshotPiece(_)
+        | PeerMessage::SnapshotReply(_)
+        | PeerMessage::Digest { .. }
+        | PeerMessage::DigestDisagrees { .. } => panic!("not from Raft alone"),
     }
 }

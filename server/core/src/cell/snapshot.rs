@@ -1,0 +1,236 @@
+//! Snapshots of a cell: its own, written piece by piece between other inputs, and its leader's, taken in the same way
+//! (ARCHITECTURE section 4.5).
+//!
+//! Invariants: one piece is on its way to the disk at a time; a snapshot counts only by its mark, which is appended when
+//! all of it is durable; the leader's state replaces this replica's as a whole or not at all. Deliberately absent: the
+//! bytes, which are the table's, and the log's part, which is Raft's.
+
+use std::collections::VecDeque;
+
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
+use lockstep_wire::{NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece};
+
+use super::Cell;
+use crate::effect::{Effect, Effects, Report};
+use crate::table::{Limits, SnapshotError, Table, TableLoader};
+use crate::time::{Span, Time};
+
+/// How long a replica whose disk had no room for a snapshot waits before it tries again.
+const RETRY: Span = Span::from_ms(1_000);
+/// Pieces of a leader that may wait for the disk; it sends fewer.
+const WAITING_MAX: usize = 16;
+
+/// The snapshots that a replica works on.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    /// This replica's own.
+    taking: Option<SnapshotId>,
+    retry_at: Time,
+    /// The leader's.
+    receiving: Option<Receiving>,
+    /// The snapshot whose piece, or whose end, is on its way to the disk; and whether it is the end.
+    staging: Option<(SnapshotId, bool)>,
+    /// Room for one piece.
+    piece: Vec<u8>,
+}
+
+/// A snapshot that comes from the leader.
+#[derive(Debug)]
+struct Receiving {
+    snapshot: SnapshotId,
+    /// The piece that is expected next.
+    next: u32,
+    /// The disk has the pieces before this one.
+    staged: u32,
+    state: Incoming,
+    /// Pieces that wait for the disk.
+    waiting: VecDeque<Vec<u8>>,
+}
+
+/// How far the leader's state has been understood.
+#[derive(Debug)]
+enum Incoming {
+    Loading(Box<TableLoader>),
+    /// All pieces have come.
+    Whole(Box<Table>),
+}
+
+impl Cell {
+    /// Begins a snapshot of this replica's state, unless one is under way or would have nothing new.
+    pub(super) fn take_snapshot(&mut self, now: Time, fx: &mut Effects) {
+        let snapshots = &self.snapshots;
+        if snapshots.taking.is_some()
+            || snapshots.receiving.is_some()
+            || snapshots.staging.is_some()
+            || now < snapshots.retry_at
+        {
+            return;
+        }
+        let Some(snapshot) = self.raft.next_snapshot() else { return };
+        assert!(snapshot.index == self.table.applied(), "what was handed out has been applied");
+        self.table.begin_snapshot();
+        self.snapshots.taking = Some(snapshot);
+        self.stage_own(snapshot, 0, fx);
+    }
+
+    fn stage_own(&mut self, snapshot: SnapshotId, piece: u32, fx: &mut Effects) {
+        let mut bytes = std::mem::take(&mut self.snapshots.piece);
+        bytes.clear();
+        let is_last = self.table.write_snapshot(&mut bytes, SNAPSHOT_PIECE_BYTES_MAX);
+        fx.stage(snapshot, piece, is_last, &bytes);
+        self.snapshots.piece = bytes;
+        self.snapshots.staging = Some((snapshot, is_last));
+    }
+
+    /// The disk has taken a piece: the next one may go.
+    pub(super) fn on_snapshot_staged(&mut self, snapshot: SnapshotId, piece: u32, fx: &mut Effects) {
+        // The end is on its way until the whole is stored.
+        self.snapshots.staging = self.snapshots.staging.filter(|(_, is_last)| *is_last);
+        if self.snapshots.taking == Some(snapshot) {
+            if self.table.is_snapshot_under_way() {
+                self.stage_own(snapshot, piece + 1, fx);
+            }
+            return;
+        }
+        let Some(receiving) = &mut self.snapshots.receiving else { return };
+        if receiving.snapshot == snapshot {
+            receiving.staged = piece + 1;
+            if receiving.is_loading() {
+                self.raft.reply_about(snapshot, SnapshotAnswer::Wanted { piece: piece + 1 }, fx);
+            }
+        }
+        self.stage_received(fx);
+    }
+
+    fn stage_received(&mut self, fx: &mut Effects) {
+        let snapshots = &mut self.snapshots;
+        let Some(receiving) = snapshots.receiving.as_mut().filter(|_| snapshots.staging.is_none()) else {
+            return;
+        };
+        if let Some(bytes) = receiving.waiting.pop_front() {
+            let is_last = receiving.waiting.is_empty() && !receiving.is_loading();
+            fx.stage(receiving.snapshot, receiving.staged, is_last, &bytes);
+            snapshots.staging = Some((receiving.snapshot, is_last));
+        }
+    }
+
+    /// A snapshot is durable under its name: now its mark may make it count.
+    pub(super) fn on_snapshot_stored(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
+        self.snapshots.staging = None;
+        if self.snapshots.taking == Some(snapshot) {
+            self.snapshots.taking = None;
+            self.raft.mark(snapshot, now, fx);
+        }
+        let is_received =
+            |receiving: &mut Receiving| receiving.snapshot == snapshot && !receiving.is_loading();
+        if let Some(receiving) = self.snapshots.receiving.take_if(is_received)
+            && let Incoming::Whole(table) = receiving.state
+        {
+            self.table = *table;
+            self.raft.install(snapshot, now, fx);
+            fx.push(Effect::Report(Report::SnapshotInstalled { snapshot }));
+        }
+        self.stage_received(fx);
+    }
+
+    /// The disk had no room.
+    pub(super) fn on_snapshot_dropped(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
+        self.snapshots.staging = None;
+        if self.snapshots.taking == Some(snapshot) {
+            self.snapshots.retry_at = now + RETRY;
+            self.abandon_own();
+        }
+        if self.snapshots.receiving.take_if(|receiving| receiving.snapshot == snapshot).is_some() {
+            self.raft.reply_about(snapshot, SnapshotAnswer::Refused, fx);
+        }
+        self.stage_received(fx);
+    }
+
+    fn abandon_own(&mut self) {
+        if self.snapshots.taking.take().is_some() {
+            self.table.abandon_snapshot();
+        }
+    }
+
+    /// A piece of a snapshot came from a member.
+    pub(super) fn on_snapshot_piece(
+        &mut self,
+        from: NodeId,
+        piece: &SnapshotPiece<'_>,
+        now: Time,
+        fx: &mut Effects,
+    ) {
+        if !self.raft.wants_piece(from, piece, now, fx) {
+            return;
+        }
+        let snapshot = piece.snapshot;
+        let is_other = |receiving: &mut Receiving| receiving.snapshot != snapshot;
+        self.snapshots.receiving.take_if(is_other);
+        if self.snapshots.receiving.is_none() && piece.piece == 0 {
+            self.abandon_own();
+            self.snapshots.receiving = Some(Receiving::begin(snapshot, self.config.limits));
+        }
+        let Some(receiving) = self.snapshots.receiving.take() else {
+            return self.raft.reply_about(snapshot, SnapshotAnswer::Wanted { piece: 0 }, fx);
+        };
+        if piece.piece != receiving.next || receiving.waiting.len() >= WAITING_MAX {
+            // Sent again, by another leader perhaps, which does not know what is here.
+            if receiving.is_loading() {
+                let wanted = SnapshotAnswer::Wanted { piece: receiving.staged };
+                self.raft.reply_about(snapshot, wanted, fx);
+            }
+            self.snapshots.receiving = Some(receiving);
+            return;
+        }
+        match receiving.take_in(piece) {
+            Ok(receiving) => {
+                self.snapshots.receiving = Some(receiving);
+                self.stage_received(fx);
+            }
+            Err(error) => {
+                let reason = format!(
+                    "cell {}: the snapshot {snapshot} of node {from} cannot be taken: {error}",
+                    self.config.cell
+                );
+                fx.push(Effect::Report(Report::Refused { peer: from, reason }));
+                self.raft.reply_about(snapshot, SnapshotAnswer::Refused, fx);
+            }
+        }
+    }
+
+    /// This replica leads now: it has all that a snapshot could bring.
+    pub(super) fn stop_receiving(&mut self, fx: &mut Effects) {
+        if self.snapshots.receiving.take().is_some() {
+            self.snapshots.staging = None;
+            fx.push(Effect::DropSnapshot);
+        }
+    }
+}
+
+impl Receiving {
+    fn begin(snapshot: SnapshotId, limits: Limits) -> Receiving {
+        let state = Incoming::Loading(Box::new(TableLoader::new(limits)));
+        Receiving { snapshot, next: 0, staged: 0, state, waiting: VecDeque::new() }
+    }
+
+    /// Whether the leader has pieces that are not here.
+    fn is_loading(&self) -> bool {
+        matches!(self.state, Incoming::Loading(_))
+    }
+
+    fn take_in(mut self, piece: &SnapshotPiece<'_>) -> Result<Receiving, SnapshotError> {
+        self.state = match self.state {
+            Incoming::Loading(mut loader) => {
+                loader.push(piece.bytes)?;
+                match piece.is_last {
+                    true => Incoming::Whole(Box::new(loader.finish()?)),
+                    false => Incoming::Loading(loader),
+                }
+            }
+            whole @ Incoming::Whole(_) => whole,
+        };
+        self.next += 1;
+        self.waiting.push_back(piece.bytes.to_vec());
+        Ok(self)
+    }
+}

@@ -1,0 +1,310 @@
+//! Snapshots: taken while commits go on, restarted from, and installed at members whose entries are gone.
+
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
+use lockstep_wire::{LogIndex, SessionId, SnapshotId};
+
+use super::asking::{acquire, release, token};
+use super::rig::Rig;
+use crate::ConnectionId;
+
+const NAME: &[&str] = &["/ls/a/b"];
+/// Locks of each session that `grow` opens.
+const LOCKS: u64 = 40;
+
+/// Opens sessions that hold many locks with long names: about 24 KiB of state each.
+fn grow(rig: &mut Rig, on: ConnectionId, clients: std::ops::Range<u64>) {
+    for client in clients {
+        let session = rig.open(on, client, 60_000);
+        for lock in 1..=LOCKS {
+            let name = format!("/ls/{client}/{lock}/{}", "x".repeat(480));
+            rig.ask(on, acquire(session, lock, &[&name], 0));
+        }
+    }
+    rig.told(on);
+}
+
+/// A cell of three, its leader and a follower, and a client of the leader with a session and a lock.
+struct Scene {
+    rig: Rig,
+    leader: u16,
+    follower: u16,
+    client: ConnectionId,
+    session: SessionId,
+    token: u64,
+}
+
+fn scene() -> Scene {
+    let mut rig = Rig::uncached(3);
+    let (leader, follower) = (rig.leader(), rig.follower());
+    let client = rig.connect(leader);
+    let session = rig.open(client, 1, 60_000);
+    let granted = rig.call(client, acquire(session, 1, NAME, 0));
+    Scene { leader, follower, client, session, token: token(&granted[0]), rig }
+}
+
+/// Stops a member, lets the others go on without its entries, and gives the newest snapshot of the leader.
+fn leave_behind(scene: &mut Scene, sessions: u64) -> SnapshotId {
+    let (leader, follower) = (scene.leader, scene.follower);
+    scene.rig.crash(follower);
+    grow(&mut scene.rig, scene.client, 10..10 + sessions);
+    scene.rig.take_snapshot(leader);
+    let snapshot = *scene.rig.snapshots(leader).last().expect("a snapshot was taken");
+    scene.rig.recycle(leader, snapshot.index);
+    snapshot
+}
+
+fn digest(rig: &Rig, node: u16) -> (LogIndex, u64) {
+    (rig.cell(node).applied(), rig.cell(node).table().digest())
+}
+
+#[test]
+fn a_replica_goes_on_from_its_snapshot_and_the_entries_behind_it() {
+    let mut rig = Rig::serving(1);
+    let a = rig.connect(1);
+    let session = rig.open(a, 1, 60_000);
+    let granted = rig.call(a, acquire(session, 1, NAME, 0));
+    rig.take_snapshot(1);
+    let snapshot = rig.snapshots(1)[0];
+    rig.ask(a, acquire(session, 2, &["/ls/a/later"], 0));
+    let later = rig.told(a);
+    let before = digest(&rig, 1);
+    rig.recycle(1, snapshot.index);
+    rig.crash(1);
+    rig.start(1);
+    rig.advance_until(5_000, |rig| rig.cell(1).applied() > before.0);
+    let a = rig.connect(1);
+    rig.attach(a, session, 1);
+    // Exactly once, across the snapshot: the same ids have the same outcomes.
+    assert_eq!(rig.call(a, acquire(session, 1, NAME, 0)), granted);
+    assert_eq!(rig.call(a, acquire(session, 2, &["/ls/a/later"], 0)), later);
+    assert_eq!(rig.call(a, release(session, 3, 1, NAME[0], token(&granted[0]))), ["OK"]);
+}
+
+#[test]
+fn a_snapshot_is_the_state_at_its_beginning_whatever_is_committed_meanwhile() {
+    let Scene { mut rig, leader, follower, client, session, token: held } = scene();
+    grow(&mut rig, client, 10..30);
+    rig.advance(60);
+    rig.take_snapshot(follower);
+    let undisturbed = rig.snapshots(follower)[0];
+    rig.hold_snapshots(leader);
+    rig.take_snapshot(leader);
+    rig.ask(client, release(session, 2, 1, NAME[0], held));
+    let mut pieces = 0;
+    while rig.release_piece(leader) {
+        // Every commit changes what is there, and adds to it.
+        let name = format!("/ls/new/{pieces}");
+        rig.ask(client, acquire(session, 3 + pieces, &[&name], 0));
+        pieces += 1;
+    }
+    assert!(pieces > 3, "{pieces} pieces");
+    assert_eq!(rig.snapshots(leader), [undisturbed]);
+    assert!(rig.snapshot_bytes(leader, undisturbed) == rig.snapshot_bytes(follower, undisturbed));
+}
+
+#[test]
+fn a_member_whose_entries_are_gone_gets_a_snapshot_and_what_follows_it() {
+    let mut scene = scene();
+    let snapshot = leave_behind(&mut scene, 20);
+    let Scene { mut rig, leader, follower, client, session, .. } = scene;
+    let term = rig.cell(leader).raft().term();
+    rig.ask(client, acquire(session, 2, &["/ls/a/behind"], 0));
+    rig.start(follower);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+    assert_eq!(rig.snapshots(follower), [snapshot]);
+    assert_eq!(rig.snapshot_bytes(follower, snapshot), rig.snapshot_bytes(leader, snapshot));
+    assert_eq!(rig.cell(leader).raft().term(), term, "it disturbed somebody");
+    // What it has is durable: it counts for a majority with the leader, and goes on from there after a crash.
+    rig.recycle(follower, snapshot.index);
+    rig.crash(follower);
+    rig.start(follower);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+    assert_eq!(rig.complaints(follower), [""; 0]);
+}
+
+#[test]
+fn retries_find_their_outcomes_at_a_leader_that_was_installed() {
+    let mut scene = scene();
+    leave_behind(&mut scene, 5);
+    let Scene { mut rig, leader, follower, session, token: granted, .. } = scene;
+    rig.start(follower);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+    let third = (1..=3).find(|node| *node != leader && *node != follower).unwrap();
+    rig.crash(leader);
+    // The third has no reason to try before the one that was installed.
+    rig.hold_disk(third);
+    rig.advance(30);
+    rig.release_disk(third);
+    rig.advance_until(5_000, |rig| rig.has_leader());
+    let client = rig.connect(rig.leader());
+    rig.attach(client, session, 1);
+    assert_eq!(rig.call(client, acquire(session, 1, NAME, 0)), [format!("OK token {granted} holders 1")]);
+}
+
+#[test]
+fn a_broken_link_costs_no_piece_that_the_disk_has() {
+    let mut scene = scene();
+    let snapshot = leave_behind(&mut scene, 30);
+    let Scene { mut rig, leader, follower, .. } = scene;
+    rig.hold_snapshots(follower);
+    rig.start(follower);
+    rig.advance(200);
+    assert!(rig.release_piece(follower) && rig.release_piece(follower), "pieces come");
+    let sent = rig.pieces_sent();
+    rig.break_link(leader, follower);
+    rig.release_piece(follower);
+    rig.mend_link(leader, follower);
+    rig.release_snapshots(follower);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+    let pieces = rig.snapshot_bytes(leader, snapshot).len().div_ceil(SNAPSHOT_PIECE_BYTES_MAX);
+    // At most a window of pieces, and the one that asks where to go on, go twice.
+    let again = rig.pieces_sent() - pieces;
+    assert!(again <= 9, "{sent} pieces before, {pieces} in all, {again} again");
+    assert!(sent >= 3);
+}
+
+#[test]
+fn a_new_leader_goes_on_where_the_old_one_was() {
+    let mut scene = scene();
+    let snapshot = leave_behind(&mut scene, 60);
+    let Scene { mut rig, leader, follower, .. } = scene;
+    let third = (1..=3).find(|node| *node != leader && *node != follower).unwrap();
+    rig.advance(60);
+    rig.take_snapshot(third);
+    rig.recycle(third, snapshot.index);
+    assert_eq!(rig.snapshot_bytes(third, snapshot), rig.snapshot_bytes(leader, snapshot), "canonical");
+    rig.hold_snapshots(follower);
+    rig.start(follower);
+    rig.advance(200);
+    assert!(rig.release_piece(follower) && rig.release_piece(follower));
+    rig.crash(leader);
+    rig.release_snapshots(follower);
+    rig.advance_until(5_000, |rig| rig.has_leader() && digest(rig, follower) == digest(rig, third));
+    assert_eq!(rig.leader(), third, "the follower has nothing to lead with");
+    assert_eq!(rig.snapshots(follower), [snapshot]);
+    let pieces = rig.snapshot_bytes(leader, snapshot).len().div_ceil(SNAPSHOT_PIECE_BYTES_MAX);
+    let again = rig.pieces_sent() - pieces;
+    assert!(again <= 9, "{pieces} pieces in all, {again} again");
+}
+
+#[test]
+fn a_member_whose_newest_snapshot_is_damaged_goes_on_from_the_older_one() {
+    let mut scene = scene();
+    let Scene { ref mut rig, leader, follower, client, .. } = scene;
+    rig.take_snapshot(follower);
+    grow(rig, client, 10..12);
+    rig.take_snapshot(follower);
+    let [older, newer] = rig.snapshots(follower)[..] else { panic!("two were taken") };
+    rig.recycle(follower, older.index);
+    rig.crash(follower);
+    rig.damage_snapshot(follower, newer);
+    rig.start(follower);
+    assert_eq!(rig.complaints(follower).len(), 1);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+}
+
+#[test]
+fn a_member_without_a_whole_snapshot_asks_its_leader_for_one_and_leads_nobody() {
+    let mut scene = scene();
+    let Scene { ref mut rig, leader, follower, client, .. } = scene;
+    rig.take_snapshot(follower);
+    let only = rig.snapshots(follower)[0];
+    rig.recycle(follower, only.index);
+    rig.crash(follower);
+    rig.damage_snapshot(follower, only);
+    grow(rig, client, 10..12);
+    rig.isolate(follower);
+    rig.start(follower);
+    let term = rig.cell(follower).raft().term();
+    rig.advance(5_000);
+    assert_eq!(rig.cell(follower).raft().term(), term, "it campaigned without a state");
+    assert_eq!(rig.cell(follower).applied(), LogIndex(0));
+    rig.heal();
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+    assert!(rig.snapshots(leader)[0].index > only.index, "the leader took one for it");
+}
+
+#[test]
+fn a_member_alone_whose_snapshot_is_damaged_refuses_to_go_on() {
+    let mut rig = Rig::serving(1);
+    let a = rig.connect(1);
+    rig.open(a, 1, 60_000);
+    rig.take_snapshot(1);
+    let only = rig.snapshots(1)[0];
+    rig.recycle(1, only.index);
+    rig.crash(1);
+    rig.damage_snapshot(1, only);
+    rig.start(1);
+    rig.advance(10);
+    let halted = rig.halted(1).expect("it has nothing to go on from");
+    assert!(halted.contains("damaged") && halted.contains("backup"), "{halted}");
+}
+
+#[test]
+fn a_snapshot_without_room_is_tried_again_and_commits_go_on() {
+    let mut rig = Rig::serving(1);
+    let a = rig.connect(1);
+    let session = rig.open(a, 1, 60_000);
+    rig.fill_disk(1, true);
+    rig.take_snapshot(1);
+    assert_eq!(rig.snapshots(1), []);
+    rig.fill_disk(1, false);
+    rig.take_snapshot(1);
+    assert_eq!(rig.snapshots(1), [], "not at once");
+    token(&rig.call(a, acquire(session, 1, NAME, 0))[0]);
+    rig.advance(1_000);
+    rig.take_snapshot(1);
+    assert_eq!(rig.snapshots(1).len(), 1);
+}
+
+#[test]
+fn an_install_without_room_is_refused_and_tried_again() {
+    let mut scene = scene();
+    leave_behind(&mut scene, 3);
+    let Scene { mut rig, leader, follower, .. } = scene;
+    rig.fill_disk(follower, true);
+    rig.start(follower);
+    rig.advance(3_000);
+    assert_eq!(rig.snapshots(follower), []);
+    assert!(rig.pieces_sent() < 10, "{} pieces to a full disk", rig.pieces_sent());
+    rig.fill_disk(follower, false);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+}
+
+#[test]
+fn entries_that_a_snapshot_overrules_are_truncated_with_its_mark() {
+    let mut scene = scene();
+    let Scene { ref mut rig, leader, client, session, .. } = scene;
+    // The leader appends what nobody else gets.
+    let old = leader;
+    rig.isolate(old);
+    for id in 2..6 {
+        rig.ask(client, acquire(session, id, &[&format!("/ls/lost/{id}")], 0));
+    }
+    rig.advance_until(5_000, |rig| rig.has_leader() && rig.leader() != old);
+    let new = rig.leader();
+    let other = rig.connect(new);
+    grow(rig, other, 10..16);
+    rig.take_snapshot(new);
+    let snapshot = rig.snapshots(new)[0];
+    rig.recycle(new, snapshot.index);
+    rig.break_link(old, new);
+    rig.heal();
+    rig.mend_link(old, new);
+    rig.advance_until(5_000, |rig| digest(rig, old) == digest(rig, new));
+    assert_eq!(rig.snapshots(old), [snapshot]);
+    rig.crash(old);
+    rig.start(old);
+    rig.advance_until(5_000, |rig| digest(rig, old) == digest(rig, new));
+    assert_eq!(rig.cell(old).table().locks_len(), rig.cell(new).table().locks_len());
+}
+
+#[test]
+fn nothing_new_makes_no_snapshot() {
+    let mut rig = Rig::serving(1);
+    let a = rig.connect(1);
+    rig.open(a, 1, 60_000);
+    rig.take_snapshot(1);
+    rig.take_snapshot(1);
+    assert_eq!(rig.snapshots(1).len(), 1);
+}

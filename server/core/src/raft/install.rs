@@ -1,0 +1,273 @@
+//! A snapshot on its way to a follower whose entries are gone (Raft, section 7; ARCHITECTURE section 4.5).
+//!
+//! Invariant: one follower at a time gets a snapshot, with a bounded number of pieces on their way; a follower goes on
+//! from the piece that its disk has, also after a broken link or under another leader. What an installed snapshot
+//! replaces is truncated together with the mark that makes the snapshot count. Deliberately absent: the bytes, and when
+//! a snapshot is taken.
+
+use lockstep_wire::peer::PeerMessage;
+use lockstep_wire::{LogIndex, NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotReply};
+
+use super::durability::Deferred;
+use super::{Raft, RaftEvent, Role};
+use crate::{Effect, Effects, Lane, RecordHead, RecordKind, SnapshotRead, Time};
+
+/// Pieces on their way to a follower.
+const WINDOW: u32 = 8;
+
+/// The one install that a leader works on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Installing {
+    to: NodeId,
+    snapshot: SnapshotId,
+    /// The piece that is read and sent next.
+    next: u32,
+    /// The follower has the pieces before this one.
+    acknowledged: u32,
+    /// Whether the follower has said where to go on; one piece goes out until then.
+    is_answered: bool,
+    is_reading: bool,
+    is_last_sent: bool,
+    heard_at: Time,
+}
+
+impl Installing {
+    fn has_room(&self) -> bool {
+        let window = if self.is_answered { WINDOW } else { 1 };
+        !self.is_reading && !self.is_last_sent && self.next < self.acknowledged + window
+    }
+}
+
+impl Raft {
+    /// Notes which followers need entries that this leader no longer has, and sends one of them a snapshot.
+    pub(super) fn install_for_laggards(&mut self, now: Time, fx: &mut Effects) {
+        let election_max = self.config.election_max;
+        if self.leading.installing.is_some_and(|installing| now.since(installing.heard_at) > election_max) {
+            // It begins again where the follower is; others come first.
+            self.leading.installing = None;
+        }
+        if self.leading.installing.is_none() {
+            self.begin_install(now);
+        }
+        if let Some(installing) = self.leading.installing.as_mut().filter(|installing| installing.has_room())
+        {
+            installing.is_reading = true;
+            let (snapshot, piece) = (installing.snapshot, installing.next);
+            fx.push(Effect::ReadSnapshot { snapshot, piece });
+        }
+    }
+
+    fn begin_install(&mut self, now: Time) {
+        let count = self.peers.len();
+        let turn = self.leading.install_turn;
+        let needs = |at: &usize| {
+            let progress = &self.peers[*at].progress;
+            progress.needs_snapshot() && now >= progress.snapshot_at && self.is_reachable(*at)
+        };
+        let Some(at) = (0..count).map(|offset| (turn + offset) % count).find(needs) else { return };
+        let least = self.peers[at].progress.snapshot_least;
+        match self.snapshot.filter(|snapshot| snapshot.index >= least) {
+            Some(snapshot) => {
+                self.leading.install_turn = at + 1;
+                self.leading.installing = Some(Installing {
+                    to: self.peers[at].node,
+                    snapshot,
+                    next: 0,
+                    acknowledged: 0,
+                    is_answered: false,
+                    is_reading: false,
+                    is_last_sent: false,
+                    heard_at: now,
+                });
+            }
+            // Asked for again only after a while: taking one takes its time.
+            None => {
+                self.peers[at].progress.snapshot_at = now + self.config.election_min;
+                self.events.push_back(RaftEvent::SnapshotWanted);
+            }
+        }
+    }
+
+    /// Gives up sending: the follower's link broke.
+    pub(super) fn stop_installing(&mut self, to: NodeId) {
+        self.leading.installing = self.leading.installing.filter(|installing| installing.to != to);
+    }
+
+    /// A piece of a snapshot came back from the disk.
+    pub(super) fn send_piece(&mut self, read: &SnapshotRead<'_>, now: Time, fx: &mut Effects) {
+        let Some(installing) = self.leading.installing.as_mut() else { return };
+        if !installing.is_reading || installing.snapshot != read.snapshot || installing.next != read.piece {
+            return;
+        }
+        installing.is_reading = false;
+        let Some((bytes, is_last)) = read.found else {
+            // A newer one has replaced it; or it is damaged, and another must be taken.
+            self.snapshot = self.snapshot.filter(|snapshot| *snapshot != read.snapshot);
+            self.leading.installing = None;
+            return;
+        };
+        installing.next += 1;
+        installing.is_last_sent = is_last;
+        let to = installing.to;
+        let (term, snapshot, piece) = (self.term, read.snapshot, read.piece);
+        let message = PeerMessage::SnapshotPiece(SnapshotPiece { term, snapshot, piece, is_last, bytes });
+        fx.send(to, Lane::Bulk, self.config.cell, &message);
+        self.install_for_laggards(now, fx);
+    }
+
+    pub(super) fn on_snapshot_reply(
+        &mut self,
+        from: NodeId,
+        reply: &SnapshotReply,
+        now: Time,
+        fx: &mut Effects,
+    ) {
+        self.on_newer_term(reply.term, now, fx);
+        let Some(at) = self.peer_at(from) else { return };
+        if self.role != Role::Leader || reply.term != self.term {
+            return;
+        }
+        let progress = &mut self.peers[at].progress;
+        progress.heard_at = now;
+        let installing = self
+            .leading
+            .installing
+            .as_mut()
+            .filter(|installing| installing.to == from && installing.snapshot == reply.snapshot);
+        match reply.answer {
+            SnapshotAnswer::Missing => progress.need_snapshot(reply.snapshot.index),
+            SnapshotAnswer::Installed => {
+                progress.on_installed(reply.snapshot.index);
+                self.stop_installing(from);
+            }
+            SnapshotAnswer::Refused => {
+                progress.snapshot_at = now + self.config.election_max;
+                self.stop_installing(from);
+            }
+            SnapshotAnswer::Wanted { piece } => {
+                let Some(installing) = installing else { return };
+                installing.heard_at = now;
+                let is_ahead = piece > installing.next;
+                // One that has begun anew, or that has more than this leader knew.
+                if is_ahead || piece < installing.acknowledged || !installing.is_answered {
+                    installing.is_last_sent &= piece >= installing.next;
+                    installing.next = piece;
+                }
+                installing.is_answered = true;
+                installing.acknowledged = piece;
+            }
+        }
+        self.install_for_laggards(now, fx);
+    }
+
+    /// Whether a piece of a snapshot is for this node to take: it is from its leader, and has what it lacks.
+    pub fn wants_piece(
+        &mut self,
+        from: NodeId,
+        piece: &SnapshotPiece<'_>,
+        now: Time,
+        fx: &mut Effects,
+    ) -> bool {
+        if !self.accepts(from) {
+            return false;
+        }
+        if piece.term < self.term {
+            self.send_deposed(from, fx);
+            return false;
+        }
+        if !self.hear_leader(from, piece.term, now, fx) {
+            return false;
+        }
+        let snapshot = piece.snapshot;
+        let is_known = match self.missing {
+            Some(missing) => snapshot.index < missing.index,
+            None => snapshot.index <= self.committed,
+        };
+        if is_known && self.missing.is_none() {
+            self.reply_about(snapshot, SnapshotAnswer::Installed, fx);
+        }
+        !is_known
+    }
+
+    /// Tells the leader about a snapshot.
+    pub fn reply_about(&self, snapshot: SnapshotId, answer: SnapshotAnswer, fx: &mut Effects) {
+        if let Some(leader) = self.leader.filter(|leader| *leader != self.config.node) {
+            let reply = SnapshotReply { term: self.term, snapshot, answer };
+            fx.send(leader, Lane::Control, self.config.cell, &PeerMessage::SnapshotReply(reply));
+        }
+    }
+
+    /// The state of the leader's snapshot has replaced this node's: the log goes on behind it. What of the log does not
+    /// match goes together with the mark.
+    pub fn install(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
+        assert!(self.role != Role::Leader, "a leader has what it sends");
+        let SnapshotId { index, term } = snapshot;
+        let matches = self.log.term_at(index) == Some(term);
+        if !matches {
+            let (base, last) = (self.log.base(), self.log.last_index());
+            if last > base {
+                self.append_truncation(base.next(), now, fx);
+            }
+            self.durability.on_truncated(base.next());
+            self.log.restart_at(index, term);
+        }
+        self.committed = self.committed.max(index);
+        self.handed_out = index;
+        self.verified = self.verified.max(index);
+        self.missing = None;
+        let append = match matches {
+            true => self.durability.append(now),
+            // Once the disk has the mark it has everything through here.
+            false => self.durability.append_entry(index, now),
+        };
+        self.append_mark(append, snapshot, fx);
+        self.durability.defer(append, Deferred::Installed(snapshot));
+    }
+
+    /// A snapshot of this node's own state is durable: its mark makes it count.
+    pub fn mark(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
+        let append = self.durability.append(now);
+        self.append_mark(append, snapshot, fx);
+        self.durability.defer(append, Deferred::Marked(snapshot));
+    }
+
+    fn append_mark(&self, append: crate::AppendId, snapshot: SnapshotId, fx: &mut Effects) {
+        let head = RecordHead { kind: RecordKind::SnapshotMark, term: snapshot.term, index: snapshot.index };
+        fx.append(append, head, |_| {});
+    }
+
+    pub(super) fn on_marked(&mut self, snapshot: SnapshotId) {
+        self.snapshot = self.snapshot.max(Some(snapshot));
+        self.events.push_back(RaftEvent::SnapshotMarked(snapshot));
+    }
+
+    pub(super) fn on_installed(&mut self, snapshot: SnapshotId, fx: &mut Effects) {
+        self.on_marked(snapshot);
+        self.is_ack_due = true;
+        self.reply_about(snapshot, SnapshotAnswer::Installed, fx);
+    }
+
+    /// The name of a snapshot of the state after the last entry that was handed out; none when there is nothing that
+    /// the newest one does not have.
+    pub fn next_snapshot(&self) -> Option<SnapshotId> {
+        let index = self.handed_out;
+        let term = self.log.term_at(index)?;
+        let newest = self.snapshot.map_or(LogIndex(0), |snapshot| snapshot.index);
+        (index > newest).then_some(SnapshotId { index, term })
+    }
+
+    /// Says once per leader, and again after a while, that this node's own snapshot is damaged.
+    pub(super) fn ask_for_snapshot(&mut self, now: Time, fx: &mut Effects) {
+        let Some(missing) = self.missing.filter(|_| now >= self.missing_asked_at + self.config.election_max)
+        else {
+            return;
+        };
+        self.missing_asked_at = now;
+        self.reply_about(missing, SnapshotAnswer::Missing, fx);
+    }
+
+    /// Whether this node must not lead: it has no state to lead from.
+    pub(super) fn lacks_state(&self) -> bool {
+        self.missing.is_some()
+    }
+}
