@@ -48,6 +48,30 @@ pub enum ReadOutcome {
     BadPiece(SnapshotRefusal),
 }
 
+impl ReadOutcome {
+    /// The entries, unless the log has recycled them.
+    pub fn into_entries(self) -> Option<Vec<LoggedRecord>> {
+        match self {
+            ReadOutcome::Entries(entries) => Some(entries),
+            ReadOutcome::NotInLog
+            | ReadOutcome::Piece { .. }
+            | ReadOutcome::NotThere
+            | ReadOutcome::BadPiece(_) => None,
+        }
+    }
+
+    /// The piece and whether it is the last, if it is as it was written.
+    pub fn into_piece(self) -> Option<(Vec<u8>, bool)> {
+        match self {
+            ReadOutcome::Piece { payload, is_last } => Some((payload, is_last)),
+            ReadOutcome::Entries(_)
+            | ReadOutcome::NotInLog
+            | ReadOutcome::NotThere
+            | ReadOutcome::BadPiece(_) => None,
+        }
+    }
+}
+
 /// A finished read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadDone {

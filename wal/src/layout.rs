@@ -41,10 +41,12 @@
 //! [`SPARE_SEGMENTS`] rotations behind, because each rotation takes a spare: live segments never exceed
 //! [`LIVE_SEGMENTS_MAX`] and, spares and the one that is being zero-filled included, segments never take more than
 //! `(LIVE_SEGMENTS_MAX + 1) * segment_bytes`. The owner keeps the promise by answering
-//! [`Log::snapshot_due`](crate::Log::snapshot_due); while a read runs in an old segment, that one stays, too.
+//! [`Log::snapshots_due`](crate::Log::snapshots_due); while a read runs in an old segment, that one stays, too.
 //!
 //! Of snapshots a cell has at most [`SNAPSHOT_FILES_MAX`]: the newest, the one before, one that is being written or waits
 //! for its mark, and one that is being removed.
+
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 
 /// The unit of O_DIRECT: every offset and length on disk is a multiple of it.
 pub const BLOCK_BYTES: usize = 4096;
@@ -120,9 +122,6 @@ pub const SNAPSHOT_STRIDE_BYTES: usize = 128 * 1024;
 /// Bytes of a piece before its payload.
 pub const SNAPSHOT_HEADER_BYTES: usize = 64;
 
-/// The payload of every piece of a snapshot but the last, which may have less.
-pub const SNAPSHOT_PIECE_BYTES_MAX: usize = SNAPSHOT_STRIDE_BYTES - SNAPSHOT_HEADER_BYTES;
-
 /// S: a cell is due for a snapshot when this many segments have been begun since an entry that none covers.
 pub const SNAPSHOT_SEGMENTS: u64 = 2;
 
@@ -134,6 +133,7 @@ pub const SNAPSHOT_FILES_MAX: usize = 4;
 
 const _: () = assert!(BATCH_HEADER_BYTES + RECORD_HEADER_BYTES + PAYLOAD_BYTES_MAX <= BATCH_BYTES_MAX);
 const _: () = assert!((2 * BLOCK_BYTES + BATCH_BYTES_MAX) as u64 <= SEGMENT_BYTES_MIN);
+const _: () = assert!(SNAPSHOT_HEADER_BYTES + SNAPSHOT_PIECE_BYTES_MAX == SNAPSHOT_STRIDE_BYTES);
 const _: () =
     assert!(SNAPSHOT_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES) && SNAPSHOT_STRIDE_BYTES <= READ_BYTES_MAX);
 const _: () =

@@ -6,7 +6,7 @@
 //!
 //! Life of a directory: [`format()`] once; at each start [`claim`], then [`Log::open`] per shard; then the shard
 //! loop appends, drives [`Log::poll_op`] and [`Log::on_disk_done`], and reads [`Log::durable`]. Now and then
-//! [`Log::snapshot_due`] asks for a snapshot: [`Log::begin_snapshot`], [`Log::write_snapshot`] as
+//! [`Log::snapshots_due`] asks for a snapshot: [`Log::begin_snapshot`], [`Log::write_snapshot`] as
 //! [`Log::poll_snapshot`] says, then its mark is appended. [`load_snapshot`] reads it at the next start.
 
 mod batch;
@@ -34,9 +34,9 @@ mod survivors;
 
 pub use catch_up::{ReadDone, ReadId, ReadOutcome, ReadsFull};
 pub use format::format;
-pub use lockstep_wire::RecordKind;
+pub use lockstep_wire::{RecordKind, SnapshotId};
 pub use log::{AppendRefusal, Failure, Log};
-pub use piece::{SnapshotId, SnapshotRefusal, load_snapshot};
+pub use piece::{SnapshotRefusal, load_snapshot};
 pub use record::{CARRIED_KINDS, LoggedRecord, Lsn, Record};
 pub use recovery::{Inspection, claim, inspect};
 pub use refusal::{Damage, RecordPlace, Refusal};

@@ -11,7 +11,7 @@
 use std::fmt;
 
 use lockstep_wire::mutant::{self, Mutant};
-use lockstep_wire::{CellId, LogIndex, RecordKind, Term};
+use lockstep_wire::{CellId, LogIndex, RecordKind, SnapshotId, Term};
 
 use crate::batch::{BatchHeader, prefix_that_fits};
 use crate::bytes::{blocks_up, length_u32};
@@ -19,7 +19,6 @@ use crate::catalog::{Catalog, Position};
 use crate::catch_up::CatchUp;
 use crate::disk::{Action, DiskDone, DiskError, DiskOp, FileName, Lane, OpId, SegmentSequence, ShardId};
 use crate::layout::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BLOCK_BYTES, PAYLOAD_BYTES_MAX, STAGED_BYTES_MAX};
-use crate::piece::SnapshotId;
 use crate::preparation::Preparation;
 use crate::record::{Lsn, Record};
 use crate::refusal::Damage;

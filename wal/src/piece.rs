@@ -6,30 +6,19 @@
 
 use std::fmt;
 
-use lockstep_wire::{CellId, LogIndex, Term};
+use lockstep_wire::{CellId, LogIndex, SnapshotId, Term};
 
 use crate::bytes::{blocks_up, checksum_around, get_u16, get_u32, get_u64, length_u32, put};
 use crate::disk::{DiskError, FileName, StorageRead};
-use crate::layout::{
-    BLOCK_BYTES, SNAPSHOT_HEADER_BYTES, SNAPSHOT_MAGIC, SNAPSHOT_PIECE_BYTES_MAX, SNAPSHOT_STRIDE_BYTES,
-};
+use crate::layout::{BLOCK_BYTES, SNAPSHOT_HEADER_BYTES, SNAPSHOT_MAGIC, SNAPSHOT_STRIDE_BYTES};
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 
 /// Where the checksum stands.
 const CHECKSUM_AT: usize = 8;
 
-/// A snapshot of a cell by the last entry that it covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SnapshotId {
-    /// The entry's index.
-    pub index: LogIndex,
-    /// The entry's term.
-    pub term: Term,
-}
-
-impl SnapshotId {
-    pub(crate) fn file(self, cell: CellId) -> FileName {
-        FileName::Snapshot { cell, index: self.index }
-    }
+/// The file of a whole snapshot.
+pub(crate) fn snapshot_file(cell: CellId, id: SnapshotId) -> FileName {
+    FileName::Snapshot { cell, index: id.index }
 }
 
 /// Why a snapshot, or a piece of one, is not used.
@@ -103,7 +92,7 @@ pub(crate) struct PiecePlace {
 
 impl PiecePlace {
     pub(crate) fn file(self) -> FileName {
-        self.id.file(self.cell)
+        snapshot_file(self.cell, self.id)
     }
 
     /// Where the piece begins in its file.
@@ -185,7 +174,7 @@ pub fn load_snapshot(
     id: SnapshotId,
     visit: &mut dyn FnMut(&[u8]),
 ) -> Result<(), SnapshotRefusal> {
-    let file = id.file(cell);
+    let file = snapshot_file(cell, id);
     let files = storage.list().map_err(|error| SnapshotRefusal::Disk { file: None, error })?;
     let Some(&(_, bytes)) = files.iter().find(|(found, _)| *found == file) else {
         return Err(SnapshotRefusal::Missing { file });

@@ -6,12 +6,11 @@
 //! birth stands for what is missing. Only far behind the tail do entries go that the newest one alone covers: an idle
 //! cell must never pin old segments. How long a log gets by that is in `layout`. Deliberately absent: files.
 
-use lockstep_wire::{CellId, LogIndex, Term};
+use lockstep_wire::{CellId, LogIndex, SnapshotId, Term};
 
 use crate::bytes::get_u64;
 use crate::layout::SNAPSHOT_SEGMENTS;
 use crate::log::Log;
-use crate::piece::SnapshotId;
 use crate::record::Record;
 
 /// Bytes of a mark's payload.
@@ -96,12 +95,12 @@ impl Log {
         newest.into_iter().chain(previous)
     }
 
-    /// A cell whose owner should take a snapshot now: it has entries that no snapshot covers, one that is being
-    /// written included, in a segment at least `SNAPSHOT_SEGMENTS` behind the one that is written to. As long as the
-    /// owner answers, by a durable mark, before as many segments have been filled again, the log stays within
-    /// `LIVE_SEGMENTS_MAX`.
-    pub fn snapshot_due(&self) -> Option<CellId> {
-        self.catalog.lasts_behind(SNAPSHOT_SEGMENTS).find_map(|(cell, last)| {
+    /// The cells whose owner should take a snapshot now, some more than once: they have entries that no snapshot covers,
+    /// one that is being written included, in a segment at least `SNAPSHOT_SEGMENTS` behind the one that is written to.
+    /// As long as the owner answers, by a durable mark, before as many segments have been filled again, the log stays
+    /// within `LIVE_SEGMENTS_MAX`.
+    pub fn snapshots_due(&self) -> impl Iterator<Item = CellId> + '_ {
+        self.catalog.lasts_behind(SNAPSHOT_SEGMENTS).filter_map(|(cell, last)| {
             let marked = self.catalog.newest_mark(cell).map(|mark| mark.id.index);
             (Some(last) > marked.max(self.snapshots.newest_written(cell))).then_some(cell)
         })

@@ -3,19 +3,19 @@
 //! Invariant: a file has its snapshot's name only when all of it is durable, and the owner is told that it is complete
 //! only when that name is, too. What a durable mark names is removed only after the mark that replaces it is durable, and
 //! never while a piece of it is being read. One operation is in flight; cells take turns, and removals go first.
-//! Deliberately absent: what a snapshot says, and when one is taken; [`Log::snapshot_due`] tells the owner when.
+//! Deliberately absent: what a snapshot says, and when one is taken; [`Log::snapshots_due`] tells the owner when.
 //!
 //! Written: create staging, pieces, sync, rename, sync directory; then the owner appends the mark.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use lockstep_wire::{CellId, LogIndex};
+use lockstep_wire::{CellId, LogIndex, SnapshotId};
 
 use crate::disk::{Action, DiskError, DiskOp, FileName, Lane, OpId};
-use crate::layout::SNAPSHOT_PIECE_BYTES_MAX;
 use crate::log::{Failure, Log};
-use crate::piece::{PiecePlace, SnapshotId, extent_bytes};
+use crate::piece::{PiecePlace, extent_bytes, snapshot_file};
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 
 /// What became of a step of writing a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,7 +303,7 @@ impl Log {
                 Action::Extend { file: staging, offset: place.offset(), len }
             }
             Step::Sync => Action::Sync { file: staging },
-            Step::Rename => Action::Rename { from: staging, to: writing.id.file(cell) },
+            Step::Rename => Action::Rename { from: staging, to: snapshot_file(cell, writing.id) },
             Step::SyncDirectory => Action::SyncDirectory,
             Step::RemoveStaging => Action::Remove { file: staging },
         };
@@ -359,7 +359,7 @@ impl Log {
             Step::Sync => writing.step = Step::Rename,
             Step::Rename => {
                 writing.step = Step::SyncDirectory;
-                snapshots.keep(id.file(cell));
+                snapshots.keep(snapshot_file(cell, id));
             }
             Step::SyncDirectory => {
                 let stored = Stored { index: id.index, bytes: writing.bytes };

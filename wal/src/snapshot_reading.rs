@@ -4,12 +4,12 @@
 //! that is not good any more is an answer and no failure: the log does not stand on it. Deliberately absent: which
 //! piece is next; the owner asks.
 
-use lockstep_wire::CellId;
+use lockstep_wire::{CellId, SnapshotId};
 
 use crate::catch_up::{ReadDone, ReadId, ReadOutcome, ReadsFull};
 use crate::disk::{Action, DiskError, DiskOp, Lane, OpId};
 use crate::log::Log;
-use crate::piece::{PiecePlace, SnapshotId, SnapshotRefusal};
+use crate::piece::{PiecePlace, SnapshotRefusal};
 
 /// A piece that is being read.
 #[derive(Debug)]

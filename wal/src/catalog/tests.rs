@@ -3,7 +3,7 @@
 use lockstep_wire::Term;
 
 use super::*;
-use crate::piece::SnapshotId;
+use lockstep_wire::SnapshotId;
 
 const CELL: CellId = CellId(4);
 

@@ -75,7 +75,7 @@ fn a_truncation_that_is_only_staged_releases_nothing_either() {
     rig.snapshot(OTHER, 1, next - 1);
     rig.snapshot(CELL, 1, 4);
     rig.settle();
-    assert_eq!(rig.log.snapshot_due(), Some(CELL));
+    assert_eq!(rig.log.snapshots_due().next(), Some(CELL));
     // Many batches and some segments stand between what is durable and the truncation.
     for index in next..next + 12 {
         rig.entry(OTHER, 1, index, &[7; 120_000]);
@@ -119,12 +119,12 @@ fn an_idle_cell_gives_up_its_older_snapshot_rather_than_pin_a_segment() {
         next = fill_segments(&mut rig, CELL, next, 1);
         rig.snapshot(CELL, 1, next - 1);
         rig.settle();
-        if rig.log.snapshot_due() == Some(OTHER) {
+        if rig.log.snapshots_due().next() == Some(OTHER) {
             rig.snapshot(OTHER, 1, 9);
             rig.settle();
         }
     }
-    assert_eq!(rig.log.snapshot_due(), None);
+    assert_eq!(rig.log.snapshots_due().next(), None);
     assert_eq!(rig.log.entries(OTHER), None);
     for _ in 0..2 {
         assert_eq!(rig.log.snapshots(OTHER).collect::<Vec<_>>(), [snapshot_id(1, 9)]);
@@ -146,14 +146,14 @@ fn a_cell_is_due_when_its_uncovered_entry_lies_far_enough_behind_and_no_longer_o
     let mut rig = Rig::new(1);
     rig.entries(OTHER, 1, 1..=1, 100);
     let next = fill_segments(&mut rig, CELL, 1, SNAPSHOT_SEGMENTS - 1);
-    assert_eq!(rig.log.snapshot_due(), None);
+    assert_eq!(rig.log.snapshots_due().next(), None);
     fill_segments(&mut rig, CELL, next, 1);
-    assert_eq!(rig.log.snapshot_due(), Some(OTHER), "its entry stands before the other's");
+    assert_eq!(rig.log.snapshots_due().next(), Some(OTHER), "its entry stands before the other's");
     rig.log.begin_snapshot(OTHER, snapshot_id(1, 1));
     rig.log.begin_snapshot(CELL, snapshot_id(1, next - 1));
-    assert_eq!(rig.log.snapshot_due(), None);
+    assert_eq!(rig.log.snapshots_due().next(), None);
     rig.log.abandon_snapshot(OTHER);
-    assert_eq!(rig.log.snapshot_due(), Some(OTHER));
+    assert_eq!(rig.log.snapshots_due().next(), Some(OTHER));
 }
 
 /// Busy and idle cells on one log, and an owner who answers within a segment's worth of appends.
@@ -178,7 +178,8 @@ impl Fleet {
     }
 
     fn answer(&mut self) {
-        if let Some(cell) = self.rig.log.snapshot_due() {
+        let due = self.rig.log.snapshots_due().next();
+        if let Some(cell) = due {
             let within = self.dice.below(SEGMENT_BYTES_MIN);
             let due = *self.due.entry(cell).or_insert(self.appended + within);
             if due <= self.appended {

@@ -1,12 +1,13 @@
 //! A formatted memory disk with one shard's log on it.
 
 use lockstep_wal::disk::{FileName, SegmentSequence, ShardId};
-use lockstep_wal::layout::{SEGMENT_BYTES_MIN, SNAPSHOT_PIECE_BYTES_MAX};
+use lockstep_wal::layout::SEGMENT_BYTES_MIN;
 use lockstep_wal::memory::{MemoryDisk, Random};
 use lockstep_wal::{
     Inspection, Log, Lsn, ReadOutcome, Record, RecordKind, Refusal, SnapshotDone, SnapshotId,
     SnapshotOutcome, Superblock, claim, format, inspect,
 };
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 use lockstep_wire::{CellId, ClusterId, Incarnation, LogIndex, NodeId, Term};
 
 pub(crate) const SHARD: ShardId = ShardId(0);

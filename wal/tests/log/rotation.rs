@@ -142,7 +142,7 @@ fn a_cell_without_a_snapshot_keeps_every_segment() {
         rig.settle();
     }
     assert_eq!(rig.inspect().unwrap().oldest.0, 1);
-    assert_eq!(rig.log.snapshot_due(), Some(OTHER));
+    assert_eq!(rig.log.snapshots_due().next(), Some(OTHER));
     rig.snapshot(OTHER, 1, 1);
     rig.settle();
     let found = rig.inspect().unwrap();

@@ -1,11 +1,12 @@
 //! Snapshots come whole or not at all, whatever is interrupted: the old one counts until the new one does.
 
 use lockstep_wal::disk::{Action, DiskError, FileName, Lane, StorageRead};
-use lockstep_wal::layout::{BATCH_BYTES_MAX, SNAPSHOT_PIECE_BYTES_MAX};
+use lockstep_wal::layout::BATCH_BYTES_MAX;
 use lockstep_wal::memory::{Fault, Random};
 use lockstep_wal::{
     Failure, Lsn, RecordKind, SnapshotDone, SnapshotId, SnapshotOutcome, SnapshotRefusal, load_snapshot,
 };
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 use lockstep_wire::{CellId, LogIndex};
 
 use crate::rig::{CELL, OTHER, Rig, Seen, indexes, payload, pieces, snapshot_id};

@@ -1,11 +1,10 @@
 //! The bytes of a snapshot: canonical, verified piece by piece, refused by name.
 
 use lockstep_wal::disk::{FileName, Storage, StorageRead};
-use lockstep_wal::layout::{
-    BLOCK_BYTES, SNAPSHOT_HEADER_BYTES, SNAPSHOT_PIECE_BYTES_MAX, SNAPSHOT_STRIDE_BYTES,
-};
+use lockstep_wal::layout::{BLOCK_BYTES, SNAPSHOT_HEADER_BYTES, SNAPSHOT_STRIDE_BYTES};
 use lockstep_wal::memory::Fault;
 use lockstep_wal::{ReadOutcome, RecordKind, SnapshotId, SnapshotRefusal};
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 use lockstep_wire::{CellId, LogIndex, Term};
 
 use crate::rig::{CELL, OTHER, Rig, payload, snapshot_id};

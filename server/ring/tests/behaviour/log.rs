@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use lockstep_ring::storage::{DataDirectory, LogDisk};
 use lockstep_ring::{Ring, Token};
 use lockstep_wal::disk::ShardId;
-use lockstep_wal::layout::{SEGMENT_BYTES_MIN, SNAPSHOT_PIECE_BYTES_MAX};
+use lockstep_wal::layout::SEGMENT_BYTES_MIN;
 use lockstep_wal::{
     Log, Lsn, ReadOutcome, RecordKind, SnapshotDone, SnapshotId, SnapshotOutcome, Superblock, claim, format,
     load_snapshot,
 };
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 use lockstep_wire::{CellId, ClusterId, Incarnation, LogIndex, NodeId, Term};
 
 use crate::{PATIENCE, directory, small_ring};
@@ -123,7 +124,8 @@ fn everything_durable_is_recovered_over_many_segments_and_starts() {
             }
             run_until_log(&ring, &mut disk, &mut log, |log| log.durable() >= last);
             // Old segments become free and are used again.
-            if let Some(due) = log.snapshot_due() {
+            let due = log.snapshots_due().next();
+            if let Some(due) = due {
                 assert_eq!(due, CELL);
                 take_snapshot(&ring, &mut disk, &mut log, LogIndex(next - 1));
             }
