@@ -94,9 +94,10 @@ pub enum Effect {
         /// Payload bytes to stop at, after at least one entry.
         bytes_max: usize,
     },
-    /// Write the next piece of a snapshot beside what counts, and say [`crate::Input::SnapshotStaged`]; after the last
-    /// piece make the snapshot durable under its name, and say [`crate::Input::SnapshotStored`], too. Piece 0 begins
-    /// anew, whatever was written before. One piece of a cell is under way at a time.
+    /// Write the next piece of a snapshot beside what counts, and say [`crate::Input::SnapshotStaged`]; make it durable
+    /// under its name after the last one, and say [`crate::Input::SnapshotStored`]; or say
+    /// [`crate::Input::SnapshotDropped`]. Piece 0 begins anew, whatever was written before. One piece of a cell is under
+    /// way at a time.
     StageSnapshot {
         /// Of which snapshot.
         snapshot: SnapshotId,

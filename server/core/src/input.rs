@@ -28,19 +28,19 @@ pub enum Input<'a> {
     LogRead(LogRead<'a>),
     /// The log wishes to let go of old segments: a snapshot of this cell is due. May be said again while it is.
     SnapshotDue,
-    /// The answer to [`crate::Effect::StageSnapshot`]: the disk has taken the piece.
+    /// The answer to [`crate::Effect::StageSnapshot`], the last piece's aside: the disk has taken the piece.
     SnapshotStaged {
         /// Of which snapshot.
         snapshot: SnapshotId,
         /// Which piece.
         piece: u32,
     },
-    /// Every piece of a snapshot is durable under its name.
+    /// The answer to the last piece: all of the snapshot is durable under its name.
     SnapshotStored {
         /// Which.
         snapshot: SnapshotId,
     },
-    /// The disk had no room for a snapshot, and what it had of it is gone.
+    /// The answer to any piece: the disk had no room, and what it had of the snapshot is gone.
     SnapshotDropped {
         /// Which.
         snapshot: SnapshotId,
@@ -110,8 +110,9 @@ pub enum Input<'a> {
 pub struct LogRead<'a> {
     /// The index of the first entry.
     pub first: LogIndex,
-    /// The entries from there on, by term and payload; none when the log no longer has the first.
-    pub entries: &'a [(Term, &'a [u8])],
+    /// The entries from there on, by term and payload, as far as they are durable; none when the log has recycled the
+    /// first.
+    pub entries: Option<&'a [(Term, &'a [u8])]>,
 }
 
 /// A piece of a snapshot as it came back from the disk.

@@ -96,6 +96,7 @@ knobs! {
         rot,
         wipes,
         clock_rates,
+        snapshots,
         births,
     }
 }

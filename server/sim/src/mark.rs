@@ -56,6 +56,16 @@ marks! {
     TornBatchCut => "a start cut a torn batch",
     /// Log: a start has found more than one segment.
     SegmentsRotated => "a log had several segments at a start",
+    /// Log: a start has found the first segment gone.
+    SegmentsRecycled => "a log had recycled its first segments at a start",
+    /// Snapshots: a replica's own counts.
+    SnapshotTaken => "a snapshot was taken",
+    /// Snapshots: a disk had no room for one.
+    SnapshotWithoutRoom => "a full disk had no room for a snapshot",
+    /// Snapshots: a start has loaded one.
+    StartedFromSnapshot => "a start went on from a snapshot",
+    /// Snapshots: a follower has taken its leader's.
+    SnapshotInstalled => "a leader's snapshot was installed",
     /// Log: a start was refused, because a batch was not whole.
     RotRefused => "a start over a rotten log was refused",
     /// Log: the disk failed an operation, and the log stopped.

@@ -3,23 +3,41 @@
 //! Invariant: each cell hears of its appends in the order in which it made them, once the log says that
 //! they are durable (ARCHITECTURE section 6, "by its own FIFO"). Deliberately absent: what the records say.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use lockstep_core::{AppendId, Cell, RecordHead, RecordKind, Restore, Time};
+use lockstep_core::{AppendId, Cell, RecordHead, Restore, Time};
 use lockstep_ring::storage::{DataDirectory, LogDisk};
 use lockstep_ring::{Completion, Ring, Token};
 use lockstep_wal::disk::{DiskOp, Lane, ShardId};
-use lockstep_wal::{Log, LoggedRecord, Lsn, ReadId, ReadOutcome};
-use lockstep_wire::{CellId, LogIndex};
+use lockstep_wal::{
+    Log, LoggedRecord, Lsn, ReadDone, ReadId, ReadOutcome, ReadsFull, SnapshotDone, load_snapshot,
+};
+use lockstep_wire::{CellId, LogIndex, SnapshotId};
 
 use super::{DISK, ShardError, ShardPlan};
 
-/// The pause before each piece of background work, so that it never crowds out commits.
+/// The pause before each piece of background work, and of a snapshot, so that neither crowds out commits.
 const BACKGROUND_PAUSE: Duration = Duration::from_millis(2);
 
 /// How often a disk that was full is tried again.
 const SPACE_PAUSE: Duration = Duration::from_secs(1);
+
+/// A read that a cell wants.
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Entries { cell: CellId, first: LogIndex, last: LogIndex, bytes_max: usize },
+    Piece { cell: CellId, snapshot: SnapshotId, piece: u32 },
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// Entries of the log from `first` on; none when the log has recycled them.
+    Entries { cell: CellId, first: LogIndex, entries: Option<Vec<LoggedRecord>> },
+    /// A piece of a snapshot, and whether it is the last; none when it is not to be had any more.
+    Piece { cell: CellId, snapshot: SnapshotId, piece: u32, found: Option<(Vec<u8>, bool)> },
+}
 
 /// A log, the driver of its disk, and who waits for what.
 pub(super) struct ShardDisk {
@@ -27,15 +45,15 @@ pub(super) struct ShardDisk {
     driver: LogDisk,
     /// Appends that are not durable yet, in the order of the log.
     appended: VecDeque<(Lsn, CellId, AppendId)>,
-    /// Background work that waits for its moment.
-    deferred: Option<(Instant, DiskOp)>,
+    /// Work that waits for its moment.
+    deferred: Vec<(Instant, DiskOp)>,
     /// When to look again whether a disk that was full has room.
     space_due: Option<Instant>,
     /// What the cells were last told of it.
     is_short_of_space: bool,
     /// The reads that the log works on, and those that it had no room for.
-    reads: BTreeMap<ReadId, LogIndex>,
-    refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
+    reads: BTreeMap<ReadId, Wish>,
+    refused_reads: VecDeque<Wish>,
 }
 
 /// Recovers the shard's log and the cells that it holds.
@@ -52,9 +70,6 @@ pub(super) fn open(
     let (log, inspection) =
         Log::open(&mut directory, &plan.superblock, ShardId(plan.shard), plan.salt, &mut |_, record| {
             let outcome = match restores.get_mut(&record.cell) {
-                _ if record.kind == RecordKind::SnapshotMark => {
-                    Err("the log holds a snapshot's mark, which this build does not know".to_owned())
-                }
                 Some(restore) => {
                     let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
                     restore.on_record(head, record.payload);
@@ -77,8 +92,15 @@ pub(super) fn open(
         .cells
         .drain(..)
         .map(|config| {
-            let restore = restores.remove(&config.cell).unwrap_or_default();
-            (config.cell, Cell::new(config, restore, now))
+            let cell = config.cell;
+            let mut restore = restores.remove(&cell).unwrap_or_default();
+            let complaints = restore.load(config.limits, log.snapshots(cell), |snapshot, visit| {
+                load_snapshot(&mut directory, cell, snapshot, visit).map_err(|refusal| refusal.to_string())
+            });
+            for complaint in complaints {
+                tracing::warn!(%cell, "{complaint}; trying an older snapshot, or the leader's");
+            }
+            (cell, Cell::new(config, restore, now))
         })
         .collect();
     let driver = LogDisk::new(ring, &plan.data, DISK)
@@ -87,7 +109,7 @@ pub(super) fn open(
         log,
         driver,
         appended: VecDeque::new(),
-        deferred: None,
+        deferred: Vec::new(),
         space_due: None,
         is_short_of_space: false,
         reads: BTreeMap::new(),
@@ -152,41 +174,92 @@ impl ShardDisk {
 
     /// Asks for entries of a cell.
     pub(super) fn read(&mut self, cell: CellId, first: LogIndex, last: LogIndex, bytes_max: usize) {
-        match self.log.read(cell, first, last, bytes_max) {
+        self.ask(Wish::Entries { cell, first, last, bytes_max });
+    }
+
+    /// Asks for a piece of a snapshot.
+    pub(super) fn read_snapshot(&mut self, cell: CellId, snapshot: SnapshotId, piece: u32) {
+        self.ask(Wish::Piece { cell, snapshot, piece });
+    }
+
+    fn ask(&mut self, wish: Wish) {
+        let asked = match wish {
+            Wish::Entries { cell, first, last, bytes_max } => self.log.read(cell, first, last, bytes_max),
+            Wish::Piece { cell, snapshot, piece } => self.log.read_snapshot(cell, snapshot, piece),
+        };
+        match asked {
             Ok(id) => {
-                self.reads.insert(id, first);
+                self.reads.insert(id, wish);
             }
-            Err(lockstep_wal::ReadsFull) => self.refused_reads.push_back((cell, first, last, bytes_max)),
+            Err(ReadsFull) => self.refused_reads.push_back(wish),
         }
     }
 
     /// The next read that has come back.
-    pub(super) fn poll_read(&mut self) -> Option<(CellId, LogIndex, Vec<LoggedRecord>)> {
-        let done = self.log.poll_read()?;
-        let first = self.reads.remove(&done.id).expect("every read was asked for");
-        if let Some((cell, first, last, bytes_max)) = self.refused_reads.pop_front() {
-            self.read(cell, first, last, bytes_max);
+    pub(super) fn poll_read(&mut self) -> Option<Read> {
+        let ReadDone { id, outcome, .. } = self.log.poll_read()?;
+        let wish = self.reads.remove(&id).expect("every read was asked for");
+        if let Some(wish) = self.refused_reads.pop_front() {
+            self.ask(wish);
         }
-        let entries = match done.outcome {
-            ReadOutcome::Entries(entries) => entries,
-            ReadOutcome::NotInLog => Vec::new(),
-            ReadOutcome::Piece { .. } | ReadOutcome::NotThere | ReadOutcome::BadPiece(_) => {
-                unreachable!("no snapshot is read")
+        Some(match wish {
+            Wish::Entries { cell, first, .. } => {
+                Read::Entries { cell, first, entries: outcome.into_entries() }
             }
-        };
-        Some((done.cell, first, entries))
+            Wish::Piece { cell, snapshot, piece } => {
+                if let ReadOutcome::BadPiece(refusal) = &outcome {
+                    tracing::warn!(%cell, %snapshot, "{refusal}; another snapshot will be taken");
+                }
+                Read::Piece { cell, snapshot, piece, found: outcome.into_piece() }
+            }
+        })
+    }
+
+    /// Takes the next piece of a snapshot; the first one begins anew.
+    pub(super) fn stage(
+        &mut self,
+        cell: CellId,
+        snapshot: SnapshotId,
+        piece: u32,
+        is_last: bool,
+        bytes: &[u8],
+    ) {
+        if piece == 0 {
+            self.log.begin_snapshot(cell, snapshot);
+        }
+        self.log.write_snapshot(cell, piece, is_last, bytes);
+    }
+
+    /// Forgets the snapshot of a cell that is being written.
+    pub(super) fn drop_snapshot(&mut self, cell: CellId) {
+        self.log.abandon_snapshot(cell);
+    }
+
+    /// What became of pieces that were staged, in order.
+    pub(super) fn poll_snapshot(&mut self) -> Option<SnapshotDone> {
+        self.log.poll_snapshot()
+    }
+
+    /// The cells that a snapshot is due of.
+    pub(super) fn snapshots_due(&self) -> BTreeSet<CellId> {
+        self.log.snapshots_due().collect()
     }
 
     /// Starts whatever the log wants done now.
     pub(super) fn submit(&mut self, ring: &Ring, now: Instant) -> Result<(), ShardError> {
-        if let Some((_, op)) = self.deferred.take_if(|(due, _)| *due <= now) {
+        for (_, op) in self.deferred.extract_if(.., |(due, _)| *due <= now).collect::<Vec<_>>() {
             self.start(ring, op);
         }
         self.look_for_space(now);
         while let Some(op) = self.log.poll_op() {
-            // With no spare segment ready the next rotation would have to wait for this very work.
-            if op.lane == Lane::Background && self.log.spare_segments() > 0 {
-                self.deferred = Some((now + BACKGROUND_PAUSE, op));
+            let may_wait = match op.lane {
+                // With no spare segment ready the next rotation would have to wait for this very work.
+                Lane::Background => self.log.spare_segments() > 0,
+                Lane::Snapshot => true,
+                Lane::Commit | Lane::Read => false,
+            };
+            if may_wait {
+                self.deferred.push((now + BACKGROUND_PAUSE, op));
             } else {
                 self.start(ring, op);
             }
@@ -222,9 +295,9 @@ impl ShardDisk {
         self.driver.start(ring, op, |bytes| log.fill(op.id, bytes));
     }
 
-    /// When background work is due.
+    /// When work that waits is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deferred.map(|(due, _)| due)
+        self.deferred.iter().map(|(due, _)| *due).min()
     }
 }
 
@@ -261,7 +334,7 @@ mod tests {
             log,
             driver: LogDisk::new(ring, &std::env::temp_dir(), DISK).unwrap(),
             appended: VecDeque::new(),
-            deferred: None,
+            deferred: Vec::new(),
             space_due: None,
             is_short_of_space: false,
             reads: BTreeMap::new(),

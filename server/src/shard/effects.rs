@@ -51,6 +51,11 @@ impl Shard {
                 }
             }
             Effect::ReadLog { first, last, bytes_max } => self.disk.read(cell, *first, *last, *bytes_max),
+            Effect::StageSnapshot { snapshot, piece, is_last, bytes: range } => {
+                self.disk.stage(cell, *snapshot, *piece, *is_last, &bytes[range.clone()]);
+            }
+            Effect::DropSnapshot => self.disk.drop_snapshot(cell),
+            Effect::ReadSnapshot { snapshot, piece } => self.disk.read_snapshot(cell, *snapshot, *piece),
             Effect::Drain(drain) => self.drains.push((cell, *drain)),
             Effect::Report(report) => self.report(cell, report),
             Effect::Stopped => self.stopped += 1,
@@ -71,6 +76,10 @@ impl Shard {
                 tracing::warn!(%node, %cell, %term, reason, "not leading any more")
             }
             Report::Following { term, leader } => tracing::info!(%node, %cell, %term, %leader, "following"),
+            Report::SnapshotTaken { snapshot } => tracing::info!(%node, %cell, %snapshot, "snapshot"),
+            Report::SnapshotInstalled { snapshot } => {
+                tracing::info!(%node, %cell, %snapshot, "the leader's snapshot was installed");
+            }
             Report::Refused { peer, reason } => self.reporter.member_refused(node, cell, *peer, reason),
         }
     }

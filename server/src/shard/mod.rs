@@ -22,14 +22,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_core::hello::{Identity, Port};
-use lockstep_core::{Cell, ConnectionId, DrainId, Effects, Input, Time};
+use lockstep_core::{Cell, ConnectionId, DrainId, Effects, Input, LogRead, SnapshotRead, Time};
 use lockstep_ring::{Completion, DoorbellId, GroupId, Ring, RingConfig, Token};
+use lockstep_wal::{SnapshotDone, SnapshotOutcome};
 use lockstep_wire::limit::{CLIENT_FRAME_BYTES_MAX, PEER_FRAME_BYTES_MAX};
-use lockstep_wire::{CellId, Incarnation, NodeId};
+use lockstep_wire::{CellId, Incarnation, NodeId, Term};
 
 use crate::report::Reporter;
 use connection::Connections;
-use disk::ShardDisk;
+use disk::{Read, ShardDisk};
 use greeting::Door;
 use handoff::Mailboxes;
 use link::Link;
@@ -263,12 +264,37 @@ impl Shard {
         while let Some((cell, append)) = self.disk.poll_durable() {
             self.step(cell, Input::Durable(append))?;
         }
-        while let Some((cell, first, entries)) = self.disk.poll_read() {
-            let entries: Vec<_> =
-                entries.iter().map(|entry| (entry.term, entry.payload.as_slice())).collect();
-            self.step(cell, Input::LogRead(lockstep_core::LogRead { first, entries: &entries }))?;
+        while let Some(read) = self.disk.poll_read() {
+            self.deliver_read(&read)?;
+        }
+        while let Some(SnapshotDone { cell, id: snapshot, outcome }) = self.disk.poll_snapshot() {
+            let input = match outcome {
+                SnapshotOutcome::Written { piece } => Input::SnapshotStaged { snapshot, piece },
+                SnapshotOutcome::Complete => Input::SnapshotStored { snapshot },
+                SnapshotOutcome::NoSpace => Input::SnapshotDropped { snapshot },
+            };
+            self.step(cell, input)?;
+        }
+        for cell in self.disk.snapshots_due() {
+            self.step(cell, Input::SnapshotDue)?;
         }
         Ok(())
+    }
+
+    fn deliver_read(&mut self, read: &Read) -> Result<(), ShardError> {
+        match read {
+            Read::Entries { cell, first, entries } => {
+                let entries: Option<Vec<(Term, &[u8])>> = entries
+                    .as_ref()
+                    .map(|entries| entries.iter().map(|entry| (entry.term, &entry.payload[..])).collect());
+                self.step(*cell, Input::LogRead(LogRead { first: *first, entries: entries.as_deref() }))
+            }
+            Read::Piece { cell, snapshot, piece, found } => {
+                let found = found.as_ref().map(|(bytes, is_last)| (&bytes[..], *is_last));
+                let read = SnapshotRead { snapshot: *snapshot, piece: *piece, found };
+                self.step(*cell, Input::SnapshotRead(read))
+            }
+        }
     }
 
     /// Answers the drains whose mark has been handed out, and marks those that came meanwhile.

@@ -19,6 +19,9 @@ use crate::connection::Connection;
 use crate::process::{PROGRAM, Process, format};
 use crate::{PATIENCE, directory, until};
 
+/// The size of a segment unless a test wants another one: small, so that logs go around.
+pub(crate) const SEGMENT_MIB: u64 = 1;
+
 /// Where a node is, and what it is told.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
@@ -57,11 +60,16 @@ impl Cluster {
     /// Formats `nodes` nodes on loopback; nothing runs yet. `more` is added to each configuration, before its tables.
     pub(crate) fn format(nodes: u16, shards: u16, more: &str) -> Cluster {
         let addresses: Vec<_> = (0..nodes).map(|_| (free_port(), free_port())).collect();
-        Cluster::format_at(&addresses, shards, more)
+        Cluster::format_at(&addresses, shards, SEGMENT_MIB, more)
     }
 
     /// Formats a node for each pair of addresses, those for clients and for members; nothing runs yet.
-    pub(crate) fn format_at(addresses: &[(SocketAddr, SocketAddr)], shards: u16, more: &str) -> Cluster {
+    pub(crate) fn format_at(
+        addresses: &[(SocketAddr, SocketAddr)],
+        shards: u16,
+        segment_mib: u64,
+        more: &str,
+    ) -> Cluster {
         let directory = directory();
         let places: Vec<Place> = (1..)
             .zip(addresses)
@@ -75,7 +83,7 @@ impl Cluster {
             .collect();
         let mut id: Option<String> = None;
         for place in &places {
-            let drawn = format(&place.data, place.id, id.as_deref(), shards);
+            let drawn = format(&place.data, place.id, id.as_deref(), shards, segment_mib);
             id.get_or_insert(drawn);
             std::fs::write(&place.config, config(place, &places, more)).expect("a file can be written");
         }

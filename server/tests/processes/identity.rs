@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockstep_wire::CellId;
 use lockstep_wire::request::Request;
 
-use crate::cluster::{Cluster, config};
+use crate::cluster::{Cluster, SEGMENT_MIB, config};
 use crate::connection::{Connection, leader};
 use crate::process::{Process, format};
 use crate::worker::Worker;
@@ -51,7 +51,7 @@ fn a_wiped_and_formatted_member_does_not_vote() {
     cluster.kill(wiped);
     let place = cluster.places[wiped].clone();
     std::fs::remove_dir_all(&place.data).expect("a directory can be removed");
-    format(&place.data, place.id, Some(&cluster.id), cluster.shards);
+    format(&place.data, place.id, Some(&cluster.id), cluster.shards, SEGMENT_MIB);
     cluster.start_node(wiped);
     until("the wiped node serves", PATIENCE, || Connection::open(place.client, CELL).ok());
     // Those that are left go on: they are a majority without it.
@@ -87,7 +87,7 @@ fn a_node_of_another_cluster_is_refused_and_changes_nothing() {
     // The same addresses and the same id; another cluster.
     let mut place = cluster.places[replaced].clone();
     place.data = cluster.directory.path().join("foreign");
-    let foreign = format(&place.data, place.id, None, 1);
+    let foreign = format(&place.data, place.id, None, 1, SEGMENT_MIB);
     assert_ne!(foreign, cluster.id);
     let own = cluster.places[replaced].config.clone();
     std::fs::write(&own, config(&place, &cluster.places, "")).expect("a file can be written");

@@ -21,6 +21,7 @@ mod process;
 mod refusal;
 mod restart;
 mod shards;
+mod snapshot;
 mod space;
 mod worker;
 

@@ -134,10 +134,10 @@ pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(
 
 /// Formats a data directory and gives the cluster's id.
 #[track_caller]
-pub(crate) fn format(data: &Path, node: u16, cluster: Option<&str>, shards: u16) -> String {
+pub(crate) fn format(data: &Path, node: u16, cluster: Option<&str>, shards: u16, segment_mib: u64) -> String {
     let mut arguments = vec!["format".to_owned(), "--data".to_owned(), data.display().to_string()];
     arguments.extend(["--node".to_owned(), node.to_string(), "--shards".to_owned(), shards.to_string()]);
-    arguments.extend(["--segment-mib".to_owned(), "1".to_owned()]);
+    arguments.extend(["--segment-mib".to_owned(), segment_mib.to_string()]);
     if let Some(cluster) = cluster {
         arguments.extend(["--cluster".to_owned(), cluster.to_owned()]);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockstep_wire::CellId;
 
-use crate::cluster::{Cluster, free_port};
+use crate::cluster::{Cluster, SEGMENT_MIB, free_port};
 use crate::connection::leader;
 use crate::process::{PROGRAM, Process, format, run};
 use crate::restart::start_dev;
@@ -131,7 +131,7 @@ fn contradictions_in_the_configuration_are_refused_by_the_name_of_the_key() {
 fn a_directory_is_formatted_once_and_served_only_when_it_is_whole() {
     let directory = directory();
     let data = directory.path().join("data");
-    format(&data, 1, None, 1);
+    format(&data, 1, None, 1, SEGMENT_MIB);
     let text = data.display().to_string();
     let (status, _, complained) = run(["format", "--data", &text, "--node", "1"]);
     assert!(!status.success() && complained.contains("will not be formatted again"), "{complained}");
@@ -145,7 +145,7 @@ fn a_directory_is_formatted_once_and_served_only_when_it_is_whole() {
     let complained = refused(serve(&place.config));
     assert!(complained.contains("not formatted"), "{complained}");
     // The refusal has left nothing behind that would forbid to format it.
-    format(&place.data, 1, None, 1);
+    format(&place.data, 1, None, 1, SEGMENT_MIB);
     std::fs::remove_dir_all(&place.data).expect("a directory can be removed");
     std::fs::rename(&kept, &place.data).expect("a directory can be moved");
     for entry in std::fs::read_dir(&place.data).expect("a directory") {

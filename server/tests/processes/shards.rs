@@ -7,7 +7,7 @@ use lockstep_wire::reply::Reply;
 use lockstep_wire::request::Request;
 use lockstep_wire::{CellId, NodeId};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SEGMENT_MIB};
 use crate::connection::{Connection, leader};
 use crate::load::client_config;
 use crate::restart::{kill_and_verify, start_dev};
@@ -110,7 +110,7 @@ fn a_node_with_another_number_of_shards_is_refused() {
     let mut cluster = Cluster::format(3, 2, "cells = 2");
     let place = cluster.places[2].clone();
     std::fs::remove_dir_all(&place.data).expect("a directory can be removed");
-    crate::process::format(&place.data, 3, Some(&cluster.id), 1);
+    crate::process::format(&place.data, 3, Some(&cluster.id), 1, SEGMENT_MIB);
     cluster.start_all();
     crate::until("the others say so", Duration::from_secs(10), || {
         let complained = cluster.process(0).complained();

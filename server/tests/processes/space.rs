@@ -12,7 +12,7 @@ use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Mutation, Request, SessionProof};
 use lockstep_wire::{CellId, FencingToken, Nonce, Owner, RequestId, Rows, SessionId, Status};
 
-use crate::cluster::{Place, config, free_port};
+use crate::cluster::{Place, SEGMENT_MIB, config, free_port};
 use crate::connection::{Connection, leader, try_leader};
 use crate::process::{PROGRAM, Process, format};
 use crate::worker::Worker;
@@ -304,7 +304,7 @@ fn one_full_disk_of_three_stops_nobody() {
     let cluster = disk.format(1, &places[0].data);
     for id in [2, 3] {
         let place = place(id, path.join(format!("data-{id}")), &path);
-        format(&place.data, id, Some(&cluster), 1);
+        format(&place.data, id, Some(&cluster), 1, SEGMENT_MIB);
         places.push(place);
     }
     for place in &places {

@@ -134,17 +134,17 @@ impl Restore {
         self.restored.on_record(head, payload);
     }
 
-    /// Loads the best snapshot that is whole, after the last record. `read` reads a snapshot and hands out its bytes in
-    /// order, or says why it cannot. Returns what is wrong with each snapshot that is not whole: the replica goes on
-    /// from an older one, or without any it asks its leader for one.
+    /// Loads the first snapshot that is whole, after the last record; `snapshots` are those that count, the newest first.
+    /// `read` reads a snapshot and hands out its bytes in order, or says why it cannot. Returns what is wrong with each
+    /// one that is not whole: the replica goes on from an older one, or without any it asks its leader.
     pub fn load(
         &mut self,
         limits: Limits,
+        snapshots: impl IntoIterator<Item = SnapshotId>,
         mut read: impl FnMut(SnapshotId, &mut dyn FnMut(&[u8])) -> Result<(), String>,
     ) -> Vec<String> {
         let mut complaints = Vec::new();
-        let candidates: Vec<SnapshotId> = self.restored.candidates().collect();
-        for snapshot in candidates {
+        for snapshot in snapshots {
             let mut loader = Ok(TableLoader::new(limits));
             let outcome = read(snapshot, &mut |bytes| {
                 if let Ok(loading) = &mut loader

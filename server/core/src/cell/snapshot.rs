@@ -28,8 +28,8 @@ pub(super) struct Snapshots {
     retry_at: Time,
     /// The leader's.
     receiving: Option<Receiving>,
-    /// The snapshot whose piece, or whose end, is on its way to the disk; and whether it is the end.
-    staging: Option<(SnapshotId, bool)>,
+    /// A piece is on its way to the disk.
+    is_staging: bool,
     /// Room for one piece.
     piece: Vec<u8>,
 }
@@ -61,7 +61,7 @@ impl Cell {
         let snapshots = &self.snapshots;
         if snapshots.taking.is_some()
             || snapshots.receiving.is_some()
-            || snapshots.staging.is_some()
+            || snapshots.is_staging
             || now < snapshots.retry_at
         {
             return;
@@ -79,18 +79,14 @@ impl Cell {
         let is_last = self.table.write_snapshot(&mut bytes, SNAPSHOT_PIECE_BYTES_MAX);
         fx.stage(snapshot, piece, is_last, &bytes);
         self.snapshots.piece = bytes;
-        self.snapshots.staging = Some((snapshot, is_last));
+        self.snapshots.is_staging = true;
     }
 
     /// The disk has taken a piece: the next one may go.
     pub(super) fn on_snapshot_staged(&mut self, snapshot: SnapshotId, piece: u32, fx: &mut Effects) {
-        // The end is on its way until the whole is stored.
-        self.snapshots.staging = self.snapshots.staging.filter(|(_, is_last)| *is_last);
+        self.snapshots.is_staging = false;
         if self.snapshots.taking == Some(snapshot) {
-            if self.table.is_snapshot_under_way() {
-                self.stage_own(snapshot, piece + 1, fx);
-            }
-            return;
+            return self.stage_own(snapshot, piece + 1, fx);
         }
         let Some(receiving) = &mut self.snapshots.receiving else { return };
         if receiving.snapshot == snapshot {
@@ -104,19 +100,19 @@ impl Cell {
 
     fn stage_received(&mut self, fx: &mut Effects) {
         let snapshots = &mut self.snapshots;
-        let Some(receiving) = snapshots.receiving.as_mut().filter(|_| snapshots.staging.is_none()) else {
+        let Some(receiving) = snapshots.receiving.as_mut().filter(|_| !snapshots.is_staging) else {
             return;
         };
         if let Some(bytes) = receiving.waiting.pop_front() {
             let is_last = receiving.waiting.is_empty() && !receiving.is_loading();
             fx.stage(receiving.snapshot, receiving.staged, is_last, &bytes);
-            snapshots.staging = Some((receiving.snapshot, is_last));
+            snapshots.is_staging = true;
         }
     }
 
     /// A snapshot is durable under its name: now its mark may make it count.
     pub(super) fn on_snapshot_stored(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
-        self.snapshots.staging = None;
+        self.snapshots.is_staging = false;
         if self.snapshots.taking == Some(snapshot) {
             self.snapshots.taking = None;
             self.raft.mark(snapshot, now, fx);
@@ -135,7 +131,7 @@ impl Cell {
 
     /// The disk had no room.
     pub(super) fn on_snapshot_dropped(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
-        self.snapshots.staging = None;
+        self.snapshots.is_staging = false;
         if self.snapshots.taking == Some(snapshot) {
             self.snapshots.retry_at = now + RETRY;
             self.abandon_own();
@@ -201,7 +197,7 @@ impl Cell {
     /// This replica leads now: it has all that a snapshot could bring.
     pub(super) fn stop_receiving(&mut self, fx: &mut Effects) {
         if self.snapshots.receiving.take().is_some() {
-            self.snapshots.staging = None;
+            self.snapshots.is_staging = false;
             fx.push(Effect::DropSnapshot);
         }
     }

@@ -200,7 +200,7 @@ impl Raft {
         };
         let peers = config.members.iter().filter(|node| **node != config.node).map(peer).collect();
         let through = restored.loaded.map_or(LogIndex(0), |snapshot| snapshot.index);
-        let missing = restored.marks.last().copied().filter(|_| restored.lacks_state());
+        let missing = restored.mark.filter(|_| restored.lacks_state());
         let birth = Birth::new(restored.manifest, restored.is_born, now);
         let alone_without_state = missing.filter(|_| config.members.len() == 1).map(|missing| {
             format!(

@@ -255,10 +255,10 @@ impl Raft {
 
     pub(super) fn send_read(&mut self, read: &LogRead<'_>, now: Time, fx: &mut Effects) {
         self.reading = None;
-        let mut rows = Vec::with_capacity(read.entries.len());
+        let mut rows = Vec::with_capacity(read.entries.map_or(0, <[_]>::len));
         let mut bytes = 0;
         let mut index = read.first;
-        for (term, payload) in read.entries {
+        for (term, payload) in read.entries.unwrap_or_default() {
             // This node may have followed another leader, and lost entries, since it asked.
             if self.log.term_at(index) != Some(*term) {
                 break;
@@ -274,7 +274,11 @@ impl Raft {
         if self.role != Role::Leader || self.log.term_at(prev_index).is_none() {
             return;
         }
-        let frame = (!rows.is_empty()).then(|| self.encode_rows(prev_index, &rows, fx));
+        let is_recycled = read.entries.is_none();
+        if rows.is_empty() && !is_recycled {
+            return;
+        }
+        let frame = (!is_recycled).then(|| self.encode_rows(prev_index, &rows, fx));
         for at in 0..self.peers.len() {
             let progress = &self.peers[at].progress;
             let is_waiting = !progress.is_probing()

@@ -31,8 +31,8 @@ pub struct Restored {
     pub(super) log: Log,
     /// Whether the log has had an entry: the first one may stand anywhere, those before it were recycled.
     has_begun: bool,
-    /// The snapshots that count, the newest last; two at most.
-    pub(super) marks: Vec<SnapshotId>,
+    /// The newest snapshot that counts.
+    pub(super) mark: Option<SnapshotId>,
     /// The one whose state the replica goes on from.
     pub(super) loaded: Option<SnapshotId>,
     pub(super) manifest: Option<StoredManifest>,
@@ -80,8 +80,8 @@ impl Restored {
     fn on_entry(&mut self, head: RecordHead, payload: &[u8]) {
         if !self.has_begun && head.index > LogIndex(1) {
             let before = head.index.prev();
-            let is_marked = |mark: &&SnapshotId| mark.index == before;
-            let base_term = self.marks.iter().find(is_marked).map_or(Term(0), |mark| mark.term);
+            let mark = self.mark.filter(|mark| mark.index == before);
+            let base_term = mark.map_or(Term(0), |mark| mark.term);
             self.log = Log::begin_at(before, base_term);
         }
         self.has_begun = true;
@@ -120,21 +120,12 @@ impl Restored {
             }
             None => {}
         }
-        if self.marks.last() != Some(&mark) {
-            self.marks.push(mark);
-        }
-        if self.marks.len() > 2 {
-            self.marks.remove(0);
-        }
+        self.mark = Some(mark);
     }
 
-    /// The snapshots that the replica can go on from, the best first: the log goes on where they end.
-    pub fn candidates(&self) -> impl Iterator<Item = SnapshotId> {
-        self.marks.iter().rev().copied().filter(|mark| mark.index >= self.log.base())
-    }
-
-    /// The state of this snapshot, one of the candidates, is what the replica goes on from.
+    /// The state of this snapshot is what the replica goes on from.
     pub fn on_loaded(&mut self, snapshot: SnapshotId) {
+        assert!(snapshot.index >= self.log.base(), "the log does not go on where snapshot {snapshot} ends");
         self.log.drop_payloads_through(snapshot.index);
         self.loaded = Some(snapshot);
     }
@@ -187,7 +178,7 @@ mod tests {
         record(&mut restored, RecordKind::SnapshotMark, 2, 80, b"");
         assert_eq!(restored.log.term_at(LogIndex(80)), Some(Term(2)));
         record(&mut restored, RecordKind::SnapshotMark, 2, 81, b"");
-        assert_eq!(restored.candidates().collect::<Vec<_>>(), [mark(81, 2), mark(80, 2)]);
+        assert_eq!(restored.mark, Some(mark(81, 2)));
         assert!(restored.lacks_state());
         restored.on_loaded(mark(81, 2));
         assert!(!restored.lacks_state());
@@ -195,12 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_the_log_does_not_reach_is_no_candidate() {
+    #[should_panic(expected = "does not go on")]
+    fn a_snapshot_that_the_log_does_not_reach_is_not_gone_on_from() {
         let mut restored = Restored::new();
-        record(&mut restored, RecordKind::SnapshotMark, 1, 50, b"");
-        record(&mut restored, RecordKind::SnapshotMark, 2, 80, b"");
         record(&mut restored, RecordKind::Entry, 2, 71, b"");
-        assert_eq!(restored.candidates().collect::<Vec<_>>(), [mark(80, 2)]);
+        restored.on_loaded(mark(50, 1));
     }
 
     #[test]
@@ -214,7 +204,7 @@ mod tests {
             record(&mut restored, RecordKind::SnapshotMark, 3, 20, b"");
             record(&mut restored, RecordKind::Entry, 4, 21, b"next");
             assert_eq!(restored.log.term_at(LogIndex(20)), Some(Term(3)), "{recycled} recycled");
-            assert_eq!(restored.candidates().collect::<Vec<_>>(), [mark(20, 3)]);
+            assert_eq!(restored.mark, Some(mark(20, 3)));
         }
     }
 

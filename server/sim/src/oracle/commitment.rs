@@ -26,6 +26,17 @@ impl Commitment {
         LogIndex(self.entries.len() as u64)
     }
 
+    /// The entries through an index, as far as anybody has applied them.
+    pub fn through(&self, index: LogIndex) -> &[(Term, Vec<u8>)] {
+        let count = usize::try_from(index.0).expect("a run is short");
+        &self.entries[..count.min(self.entries.len())]
+    }
+
+    /// Their terms.
+    pub fn terms_through(&self, index: LogIndex) -> impl Iterator<Item = Term> + '_ {
+        self.through(index).iter().map(|(term, _)| *term)
+    }
+
     /// The last entry that was surely committed before a term, and its own term.
     pub fn last_before(&self, term: Term) -> Option<(LogIndex, Term)> {
         let count = self.committed_by.partition_point(|by| *by < term);

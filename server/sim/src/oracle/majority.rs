@@ -48,6 +48,17 @@ impl Disks {
         }
     }
 
+    /// A disk has confirmed the mark of a snapshot, which stands for entries of these terms.
+    pub fn on_snapshot(&mut self, node: NodeId, terms: impl Iterator<Item = Term>) {
+        let held = self.durable.entry(node).or_default();
+        for (at, term) in terms.enumerate() {
+            match held.get_mut(at) {
+                Some(known) => *known = term,
+                None => held.push(term),
+            }
+        }
+    }
+
     /// A log is about to lose what it has from an index on.
     pub fn on_truncated(&mut self, node: NodeId, from: LogIndex) {
         self.durable.entry(node).or_default().truncate(place(from));

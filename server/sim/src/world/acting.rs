@@ -4,6 +4,7 @@
 //! the closing. Deliberately absent: which faults come when; `fault` draws them.
 
 use lockstep_wal::Failure;
+use lockstep_wal::disk::SegmentSequence;
 
 use super::World;
 use super::client::Client;
@@ -68,6 +69,7 @@ impl World {
             | Fault::Stop(_)
             | Fault::Pause { .. }
             | Fault::Resume(_)
+            | Fault::Snapshot(_)
             | Fault::LateTurn(..) => self.act_on_process(fault, now),
             Fault::Cut(cuts) => cuts.iter().filter(|(from, to)| self.fabric.cut(*from, *to)).count() > 0,
             Fault::Mend(cuts) => cuts.iter().filter(|(from, to)| self.fabric.mend(*from, *to)).count() > 0,
@@ -138,6 +140,7 @@ impl World {
                 self.nodes[node].turn_at(now, &mut self.fabric.schedule);
                 was_paused
             }
+            Fault::Snapshot(node) => self.take_snapshots(node),
             Fault::LateTurn(node, span) => {
                 let state = &mut self.nodes[node];
                 let has_begun = state.begin_late_turn(now, span);
@@ -193,9 +196,10 @@ impl World {
         if state.process.is_some() {
             return false;
         }
-        match state.start(&self.plan, now) {
+        match state.start(&self.plan, now, &self.judges) {
             Ok(()) => {
-                if state.machine.must_be_refused() {
+                let oldest = state.process.as_ref().map(|process| process.found.oldest);
+                if oldest.is_some_and(|oldest| state.machine.must_be_refused(oldest)) {
                     let place = format!("{:?}", state.machine.harm());
                     self.judges.on_rot_unnoticed(Plan::node_id(node), &place);
                 }
@@ -273,6 +277,9 @@ impl World {
             let ballot = process.ballots.get(cell).copied().unwrap_or_default();
             self.judges.on_recovered(*cell, Plan::node_id(node), mirror, ballot);
         }
+        for (id, cell) in &process.cells {
+            self.judges.on_restored(*id, Plan::node_id(node), cell, &process.complaints);
+        }
         if process.has_hard_state {
             self.judges.set(Mark::HardStateRead);
         }
@@ -285,6 +292,9 @@ impl World {
         }
         if found.newest > found.oldest {
             self.judges.set(Mark::SegmentsRotated);
+        }
+        if found.oldest > SegmentSequence(1) {
+            self.judges.set(Mark::SegmentsRecycled);
         }
     }
 
@@ -299,6 +309,22 @@ impl World {
         let mut around =
             Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
         process.stop(start.clock, &mut around);
+        state.turn_at(now, &mut self.fabric.schedule);
+        true
+    }
+
+    /// A node takes a snapshot of each of its cells now, as if its log wished for it.
+    fn take_snapshots(&mut self, node: usize) -> bool {
+        let now = self.fabric.now();
+        let state = &mut self.nodes[node];
+        if state.is_standing() || state.process.is_none() {
+            return false;
+        }
+        let start = state.take_turn_start(now);
+        let Some(process) = &mut state.process else { return false };
+        let mut around =
+            Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
+        process.take_snapshots(start.clock, &mut around);
         state.turn_at(now, &mut self.fabric.schedule);
         true
     }

@@ -190,6 +190,7 @@ impl World {
             | Fault::Stop(_)
             | Fault::Pause { .. }
             | Fault::LateTurn(..)
+            | Fault::Snapshot(_)
             | Fault::Cut(_)
             | Fault::Reset(..)
             | Fault::SlowDisk(..)

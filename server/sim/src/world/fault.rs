@@ -37,6 +37,8 @@ pub enum Fault {
     },
     /// It goes on.
     Resume(usize),
+    /// A node takes snapshots of its cells.
+    Snapshot(usize),
     /// A turn of a node is late by so many ns, after it has read its clock.
     LateTurn(usize, u64),
     /// Links are cut.
@@ -105,6 +107,7 @@ enum Kind {
     Rot,
     Wipe,
     ClockRate,
+    Snapshot,
 }
 
 impl Nemesis {
@@ -203,6 +206,7 @@ impl Nemesis {
             Kind::Rot => (Fault::Rot(node), None),
             Kind::Wipe => (Fault::Wipe(node), Some((while_down, Fault::Start(node)))),
             Kind::ClockRate => (self.draw_clock_rate(node, client), None),
+            Kind::Snapshot => (Fault::Snapshot(node), None),
         })
     }
 
@@ -237,6 +241,7 @@ impl Nemesis {
             (plan.rot, Kind::Rot),
             (plan.wipes, Kind::Wipe),
             (plan.clock_rates, Kind::ClockRate),
+            (plan.snapshots, Kind::Snapshot),
         ]
         .into_iter()
         .filter(|(exists, _)| *exists)

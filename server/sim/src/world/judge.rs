@@ -46,6 +46,9 @@ use super::trace::number_of;
 /// Whoever's disk has been full for so long has said so to its leader, in ns.
 const FULL_FOR_LONG: Moment = 1_000 * MS;
 
+/// Whose digests those of the judges' own table are.
+const JUDGE: NodeId = NodeId(0);
+
 /// A replica's own log, as its driver has seen it grow: entry `i + 1` by term and payload.
 pub(super) type Mirror = Vec<(Term, Vec<u8>)>;
 
@@ -191,6 +194,26 @@ impl Judges {
         self.space.on_space(node, is_short, self.now);
     }
 
+    /// What was committed of a cell through an entry.
+    pub(super) fn committed(&self, cell: CellId, through: LogIndex) -> &[(Term, Vec<u8>)] {
+        self.cells.get(&cell).map_or(&[], |judges| judges.commitment.through(through))
+    }
+
+    /// A replica has started from a snapshot, or from nothing.
+    pub(super) fn on_restored(&mut self, id: CellId, node: NodeId, cell: &Cell, complaints: &[String]) {
+        if let Some(complaint) = complaints.first() {
+            self.take(violated(
+                "a snapshot that counts can be loaded (contract 8)",
+                format!("node {node}, cell {id}: {complaint}"),
+            ));
+        }
+        if cell.applied() > LogIndex(0) {
+            self.set(Mark::StartedFromSnapshot);
+            let verdict = self.cell(id).commitment.on_digest(node, cell.applied(), cell.table().digest());
+            self.take(verdict);
+        }
+    }
+
     /// A node's disk is lost.
     pub(super) fn on_disk_lost(&mut self, node: NodeId) {
         self.cells.values_mut().for_each(|judges| judges.disks.on_lost(node));
@@ -250,6 +273,7 @@ impl Judges {
             if judges.commitment.on_applied(node, index, *term, payload, newest)? {
                 judges.disks.on_committed(index, *term)?;
                 let outcomes = judges.on_committed(index, (*term, newest), payload)?;
+                judges.commitment.on_digest(JUDGE, index, judges.twins.table().digest())?;
                 self.entries += 1;
                 self.note_endings(id, &outcomes);
                 if is_granted_at_once(payload, &outcomes) && self.space.is_one_full(self.now, FULL_FOR_LONG) {

@@ -4,7 +4,7 @@
 //! Deliberately absent: disks that confirm and forget or write elsewhere, and rot in a log's newest batches; at its end
 //! no log can tell those from a write that a crash interrupted (contract, point 8).
 
-use lockstep_wal::disk::{DiskError, ShardId, Storage};
+use lockstep_wal::disk::{DiskError, FileName, SegmentSequence, ShardId, Storage};
 use lockstep_wal::memory::{FaultRates, MemoryDisk, Random, Rot};
 use lockstep_wal::{Failure, Refusal, Superblock, format};
 use lockstep_wire::Incarnation;
@@ -112,9 +112,13 @@ impl Machine {
         }
     }
 
-    /// Whether a process that starts must refuse.
-    pub(super) fn must_be_refused(&self) -> bool {
-        matches!(self.harm, Some(Harm::Rot(Rot { batch: Some(_), .. })))
+    /// Whether a process that starts over segments from `oldest` on must refuse: what is older is needed no more.
+    pub(super) fn must_be_refused(&self, oldest: SegmentSequence) -> bool {
+        let Some(Harm::Rot(Rot { file: FileName::Segment { sequence, .. }, batch: Some(_), .. })) = self.harm
+        else {
+            return false;
+        };
+        sequence >= oldest
     }
 
     /// Whether what was done to it explains that a log has stopped whose disk has failed to do something, or has not.

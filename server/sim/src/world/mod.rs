@@ -22,6 +22,7 @@ mod promise;
 mod reaction;
 pub mod schedule;
 mod socket;
+mod storage;
 mod tap;
 mod testimony;
 pub mod trace;

@@ -11,6 +11,7 @@ use lockstep_wal::memory::{Completion, Ticket};
 use lockstep_wire::CellId;
 
 use super::clock::Clock;
+use super::judge::Judges;
 use super::machine::Machine;
 use super::plan::Plan;
 use super::process::Process;
@@ -69,11 +70,11 @@ impl Node {
     }
 
     /// Starts the process over what the disk holds.
-    pub(super) fn start(&mut self, plan: &Plan, now: Moment) -> Result<(), Refusal> {
+    pub(super) fn start(&mut self, plan: &Plan, now: Moment, judges: &Judges) -> Result<(), Refusal> {
         self.is_without_power = false;
         self.lives += 1;
         let local = Time(self.clock.read(now));
-        let mut process = Process::start(plan, self.place, self.lives, local, &mut self.machine)?;
+        let mut process = Process::start(plan, self.place, self.lives, local, &mut self.machine, judges)?;
         process.lost_cells.clone_from(&self.lost_cells);
         self.process = Some(process);
         Ok(())

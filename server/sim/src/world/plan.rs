@@ -47,6 +47,8 @@ pub struct FaultPlan {
     pub wipes: bool,
     /// Clocks change their rates.
     pub clock_rates: bool,
+    /// Nodes take snapshots although their logs do not wish for any yet.
+    pub snapshots: bool,
     /// They come thick and fast in the first moments, when cells are born.
     pub births: bool,
 }
@@ -183,6 +185,7 @@ impl Plan {
         self.faults.rot = stream.percent(25);
         self.faults.wipes = stream.percent(20);
         self.faults.clock_rates = self.drift_ppm_max > 0 && stream.percent(50);
+        self.faults.snapshots = Stream::new(self.seed, Concern::Plan, 3).percent(50);
         if stream.percent(25) {
             self.faults.births = true;
             self.faults.wipes |= stream.percent(50);

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use lockstep_core::hello::Identity;
 use lockstep_core::{
     AppendId, Cell, ConnectionId, DrainId, Effect, Effects, Input, RecordHead, RecordKind, Report, Restore,
-    Span, Time,
+    Time,
 };
-use lockstep_wal::disk::{Action, DiskDone, DiskError, DiskOp, Lane, OpId, ShardId};
-use lockstep_wal::memory::{Completion, MemoryDisk};
-use lockstep_wal::{Failure, Inspection, Log, Lsn, ReadId, ReadOutcome, Refusal, claim};
+use lockstep_wal::disk::{DiskDone, DiskError, OpId, ShardId};
+use lockstep_wal::memory::Completion;
+use lockstep_wal::{Failure, Inspection, Log, Lsn, ReadId, Refusal, claim, load_snapshot};
 use lockstep_wire::{CellId, LogIndex, NodeId, Term};
 
 use super::defect::Defect;
@@ -22,14 +22,11 @@ use super::machine::Machine;
 use super::network::{Door, Fabric, WireId};
 use super::node::TurnStart;
 use super::plan::Plan;
-use super::schedule::Event;
 use super::socket::{Connection, Link};
+use super::storage::{Landing, Wish, ballot_of, reflect};
 use super::trace::number_of_shown;
 use crate::mark::Mark;
 use crate::oracle::majority::Ballot;
-
-/// How often a disk that was full is tried again.
-const SPACE_PAUSE: Span = Span::from_ms(1_000);
 
 /// Something that waits to be handed to the process.
 #[derive(Debug)]
@@ -72,35 +69,37 @@ pub(super) struct Process {
     pub(super) found: Inspection,
     /// The log held a term and a vote of an earlier life.
     pub(super) has_hard_state: bool,
-    defect: Option<Defect>,
+    pub(super) defect: Option<Defect>,
     pub(super) cells: BTreeMap<CellId, Cell>,
-    log: Log,
-    appended: VecDeque<(Lsn, CellId, AppendId)>,
-    /// Entries on their way to the disk.
-    landing: VecDeque<(Lsn, CellId, LogIndex, Term)>,
+    /// What was wrong with snapshots that count.
+    pub(super) complaints: Vec<String>,
+    pub(super) log: Log,
+    pub(super) appended: VecDeque<(Lsn, CellId, AppendId)>,
+    /// Entries and marks of snapshots on their way to the disk.
+    pub(super) landing: VecDeque<Landing>,
     /// Terms and votes likewise.
-    voting: VecDeque<(Lsn, CellId, Ballot)>,
+    pub(super) voting: VecDeque<(Lsn, CellId, Ballot)>,
     /// Terms and votes as the start has found them.
     pub(super) ballots: BTreeMap<CellId, Ballot>,
-    reads: BTreeMap<ReadId, LogIndex>,
-    refused_reads: VecDeque<(CellId, LogIndex, LogIndex, usize)>,
+    pub(super) reads: BTreeMap<ReadId, Wish>,
+    pub(super) refused_reads: VecDeque<Wish>,
     pub(super) mirrors: BTreeMap<CellId, Mirror>,
     /// The members of each cell, as this node has stored them at its birth.
     pub(super) manifests: BTreeMap<CellId, Vec<u8>>,
     /// Cells that it must promise nothing to.
     pub(super) lost_cells: BTreeSet<CellId>,
     /// When to look again whether a disk that was full has room.
-    space_due: Option<Time>,
+    pub(super) space_due: Option<Time>,
     /// What the cells were last told of it.
-    is_short_of_space: bool,
+    pub(super) is_short_of_space: bool,
     /// What the disk is at, and whether that only reads.
-    under_way: BTreeMap<OpId, bool>,
+    pub(super) under_way: BTreeMap<OpId, bool>,
     /// The disk has failed to do something.
     has_met_error: bool,
     /// The disk has failed to keep something.
     has_lost_write: bool,
     /// What was durable when it was looked last.
-    durable_then: Lsn,
+    pub(super) durable_then: Lsn,
     /// The newest term in which it has led each cell.
     led: BTreeMap<CellId, Term>,
     /// What has come, and what the clock showed then.
@@ -113,16 +112,16 @@ pub(super) struct Process {
     noticed: BTreeMap<CellId, u64>,
     pub(super) connections: BTreeMap<WireId, Connection>,
     pub(super) links: BTreeMap<NodeId, Link>,
-    drains: Vec<(CellId, DrainId)>,
+    pub(super) drains: Vec<(CellId, DrainId)>,
     /// Drains, and how many arrivals have to be handed out before each is answered.
-    marked_drains: Vec<(CellId, DrainId, u64)>,
+    pub(super) marked_drains: Vec<(CellId, DrainId, u64)>,
     fx: Effects,
     pub(super) now: Time,
     stopped: usize,
     is_stopping: bool,
     /// It led a cell when its stop began.
     led_when_stopped: bool,
-    is_over: bool,
+    pub(super) is_over: bool,
 }
 
 impl Process {
@@ -136,6 +135,7 @@ impl Process {
         life: u64,
         now: Time,
         machine: &mut Machine,
+        judges: &Judges,
     ) -> Result<Process, Refusal> {
         let superblock = claim(&mut machine.disk)?;
         let configs = plan.cell_configs(place, life, superblock.incarnation);
@@ -149,7 +149,8 @@ impl Process {
         let salt = machine.identity.next_u64();
         let opened = Log::open(&mut machine.disk, &superblock, ShardId(0), salt, &mut |_, record| {
             let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
-            reflect(mirrors.entry(record.cell).or_default(), head, record.payload);
+            let mirror = mirrors.entry(record.cell).or_default();
+            reflect(mirror, (record.cell, head, record.payload), judges);
             if head.kind == RecordKind::Manifest {
                 manifests.insert(record.cell, record.payload.to_vec());
             }
@@ -167,11 +168,16 @@ impl Process {
             forget_hard_state(&mut restores, &mirrors);
         }
         let (log, found) = opened?;
+        let mut complaints = Vec::new();
         let cells = configs
             .into_iter()
             .map(|config| {
-                let restore = restores.remove(&config.cell).unwrap_or_default();
-                (config.cell, Cell::new(config, restore, now))
+                let cell = config.cell;
+                let mut restore = restores.remove(&cell).unwrap_or_default();
+                complaints.extend(restore.load(config.limits, log.snapshots(cell), |snapshot, visit| {
+                    load_snapshot(&mut machine.disk, cell, snapshot, visit).map_err(|it| it.to_string())
+                }));
+                (cell, Cell::new(config, restore, now))
             })
             .collect();
         let peers = (0..plan.nodes).filter(|other| *other != place).map(Plan::node_id);
@@ -189,6 +195,7 @@ impl Process {
             has_hard_state,
             defect: plan.defect,
             cells,
+            complaints,
             log,
             appended: VecDeque::new(),
             landing: VecDeque::new(),
@@ -378,7 +385,15 @@ impl Process {
             }
             Effect::ReadLog { first, last, bytes_max } => {
                 around.judges.set(Mark::EntriesReadBack);
-                self.read(cell, *first, *last, *bytes_max);
+                let (first, last, bytes_max) = (*first, *last, *bytes_max);
+                self.read(Wish::Entries { cell, first, last, bytes_max });
+            }
+            Effect::StageSnapshot { snapshot, piece, is_last, bytes: range } => {
+                self.stage(cell, *snapshot, *piece, *is_last, &bytes[range.clone()]);
+            }
+            Effect::DropSnapshot => self.log.abandon_snapshot(cell),
+            Effect::ReadSnapshot { snapshot, piece } => {
+                self.read(Wish::Piece { cell, snapshot: *snapshot, piece: *piece });
             }
             Effect::Drain(drain) => {
                 self.noticed.insert(cell, self.arrived());
@@ -405,130 +420,14 @@ impl Process {
             Report::Refused { reason, .. } if reason.contains("formatted again") => {
                 around.judges.set(Mark::MemberReplaced);
             }
+            Report::SnapshotTaken { .. } => around.judges.set(Mark::SnapshotTaken),
+            Report::SnapshotInstalled { .. } => around.judges.set(Mark::SnapshotInstalled),
             Report::Leading { .. }
             | Report::Deposed { .. }
             | Report::Following { .. }
             | Report::Refused { .. } => {}
         }
         around.fabric.trace.note(now, &words, || format!("node {node} cell {cell}: {report:?}"));
-    }
-
-    fn append(
-        &mut self,
-        cell: CellId,
-        append: AppendId,
-        head: RecordHead,
-        payload: &[u8],
-        around: &mut Surroundings<'_>,
-    ) {
-        if head.kind == RecordKind::Truncate {
-            around.judges.set(Mark::SuffixTruncated);
-        }
-        if head.kind == RecordKind::Entry {
-            self.note_endings(cell, payload, around);
-        }
-        if self.is_over {
-            return;
-        }
-        if self.lost_cells.contains(&cell) {
-            around.judges.on_forgotten_promise(cell, self.identity.node, head);
-        }
-        if head.kind == RecordKind::Manifest {
-            self.manifests.insert(cell, payload.to_vec());
-        }
-        match self.log.append(cell, head.kind, head.term, head.index, payload) {
-            Ok(lsn) => {
-                self.appended.push_back((lsn, cell, append));
-                self.note_appended(lsn, cell, head, payload, around);
-                reflect(self.mirrors.entry(cell).or_default(), head, payload);
-            }
-            // The disk has failed; the end comes at the end of the turn.
-            Err(_) => self.is_over = true,
-        }
-    }
-
-    /// Shows the judges what goes into the log.
-    fn note_appended(
-        &mut self,
-        lsn: Lsn,
-        cell: CellId,
-        head: RecordHead,
-        payload: &[u8],
-        around: &mut Surroundings<'_>,
-    ) {
-        let node = self.identity.node;
-        match head.kind {
-            RecordKind::Entry => {
-                self.landing.push_back((lsn, cell, head.index, head.term));
-                let mirror = self.mirrors.entry(cell).or_default();
-                around.judges.on_appended(cell, node, mirror, head.term, payload);
-            }
-            RecordKind::Truncate => {
-                self.landing.retain(|(_, of, index, _)| *of != cell || *index < head.index);
-                around.judges.cell(cell).disks.on_truncated(node, head.index);
-            }
-            RecordKind::HardState => self.voting.push_back((lsn, cell, ballot_of(head, payload))),
-            RecordKind::Manifest | RecordKind::Born | RecordKind::SnapshotMark => {}
-        }
-    }
-
-    fn deliver_durable(&mut self, around: &mut Surroundings<'_>) {
-        if self.log.failure().is_some() {
-            self.is_over = true;
-            return;
-        }
-        let is_short = self.log.is_short_of_space();
-        if std::mem::replace(&mut self.is_short_of_space, is_short) != is_short {
-            around.judges.on_space(self.identity.node, is_short);
-            self.step_all(around, |_| Input::Space { is_short });
-        }
-        while let Some((lsn, cell, index, term)) = self.landing.front().copied()
-            && lsn <= self.log.durable()
-        {
-            self.landing.pop_front();
-            around.judges.cell(cell).disks.on_durable(self.identity.node, index, term);
-        }
-        while let Some((lsn, cell, ballot)) = self.voting.front().copied()
-            && lsn <= self.log.durable()
-        {
-            self.voting.pop_front();
-            around.judges.cell(cell).disks.on_ballot_durable(self.identity.node, ballot);
-        }
-        let durable = match self.defect {
-            Some(Defect::DurableBeforeWritten) => self.log.appended(),
-            _ => self.log.durable(),
-        };
-        while let Some((lsn, cell, append)) = self.appended.front().copied()
-            && lsn <= durable
-        {
-            self.appended.pop_front();
-            self.step(cell, Input::Durable(append), around);
-        }
-        while let Some(done) = self.log.poll_read() {
-            let first = self.reads.remove(&done.id).expect("every read was asked for");
-            if let Some((cell, first, last, bytes_max)) = self.refused_reads.pop_front() {
-                self.read(cell, first, last, bytes_max);
-            }
-            let entries = match done.outcome {
-                ReadOutcome::Entries(entries) => entries,
-                ReadOutcome::NotInLog => Vec::new(),
-                ReadOutcome::Piece { .. } | ReadOutcome::NotThere | ReadOutcome::BadPiece(_) => {
-                    unreachable!("no snapshot is read")
-                }
-            };
-            let entries: Vec<_> =
-                entries.iter().map(|entry| (entry.term, entry.payload.as_slice())).collect();
-            self.step(done.cell, Input::LogRead(lockstep_core::LogRead { first, entries: &entries }), around);
-        }
-    }
-
-    fn read(&mut self, cell: CellId, first: LogIndex, last: LogIndex, bytes_max: usize) {
-        match self.log.read(cell, first, last, bytes_max) {
-            Ok(id) => {
-                self.reads.insert(id, first);
-            }
-            Err(lockstep_wal::ReadsFull) => self.refused_reads.push_back((cell, first, last, bytes_max)),
-        }
     }
 
     /// Answers the drains whose arrivals have all been handed out.
@@ -555,6 +454,12 @@ impl Process {
         self.dial_due(around);
     }
 
+    /// A snapshot is due of every cell.
+    pub(super) fn take_snapshots(&mut self, now: Time, around: &mut Surroundings<'_>) {
+        self.now = now;
+        self.step_all(around, |_| Input::SnapshotDue);
+    }
+
     /// The orderly stop begins.
     pub(super) fn stop(&mut self, now: Time, around: &mut Surroundings<'_>) {
         self.now = now;
@@ -562,57 +467,6 @@ impl Process {
         self.led_when_stopped = self.cells.values().any(|cell| cell.raft().is_leader());
         self.step_all(around, |_| Input::Stop);
     }
-
-    /// Gives the disk what the log wants done.
-    fn submit(&mut self, around: &mut Surroundings<'_>) {
-        let mark = self.arrived();
-        self.marked_drains.extend(self.drains.drain(..).map(|(cell, drain)| (cell, drain, mark)));
-        self.look_for_space(around);
-        while let Some(op) = self.log.poll_op() {
-            if op.action == Action::SyncDirectory && self.defect == Some(Defect::DirectorySyncSkipped) {
-                self.log.on_disk_done(DiskDone { op: op.id, result: Ok(&[]) });
-                continue;
-            }
-            self.start_op(op, around);
-        }
-        if self.log.failure().is_some() {
-            self.is_over = true;
-        }
-    }
-
-    /// Lets the log try a disk that was full once more every now and then.
-    fn look_for_space(&mut self, around: &mut Surroundings<'_>) {
-        if !self.log.is_short_of_space() {
-            self.space_due = None;
-            return;
-        }
-        if *self.space_due.get_or_insert(self.now + SPACE_PAUSE) <= self.now {
-            self.log.retry_space();
-            let durable = self.log.durable();
-            if durable < self.log.appended() && std::mem::replace(&mut self.durable_then, durable) == durable
-            {
-                around.judges.set(Mark::SpaceWaitedFor);
-            }
-            self.space_due = Some(self.now + SPACE_PAUSE);
-        }
-    }
-
-    fn start_op(&mut self, op: DiskOp, around: &mut Surroundings<'_>) {
-        self.under_way.insert(op.id, matches!(op.action, Action::Read { .. }));
-        let is_unhurried = op.lane == Lane::Background && self.log.spare_segments() > 0;
-        let now = around.fabric.now();
-        let delay = around.machine.disk_delay(now, is_unhurried);
-        let disk: &mut MemoryDisk = &mut around.machine.disk;
-        let ticket = disk.submit(&mut self.log, op);
-        let event = Event::DiskDone { node: self.place, life: self.life, ticket };
-        around.fabric.schedule.after(delay, event);
-    }
-}
-
-/// The term and the vote of a record.
-fn ballot_of(head: RecordHead, payload: &[u8]) -> Ballot {
-    let vote = payload.try_into().expect("a hard state names a node in two bytes");
-    Ballot { term: head.term, vote: u16::from_le_bytes(vote) }
 }
 
 /// What is left of term and vote when only the entries are read back.
@@ -622,16 +476,5 @@ fn forget_hard_state(restores: &mut BTreeMap<CellId, Restore>, mirrors: &BTreeMa
             let head = RecordHead { kind: RecordKind::HardState, term: *term, index: LogIndex(0) };
             restore.on_record(head, &[0, 0]);
         }
-    }
-}
-
-/// Keeps a mirror of a log in step with its records.
-fn reflect(mirror: &mut Mirror, head: RecordHead, payload: &[u8]) {
-    match head.kind {
-        RecordKind::Entry => mirror.push((head.term, payload.to_vec())),
-        RecordKind::Truncate => {
-            mirror.truncate(usize::try_from(head.index.prev().0).expect("a run is short"));
-        }
-        RecordKind::HardState | RecordKind::SnapshotMark | RecordKind::Manifest | RecordKind::Born => {}
     }
 }

@@ -10,9 +10,11 @@ use lockstep_wire::CellId;
 use rustix::process::Signal;
 
 use super::network::Network;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, free_port};
 
 const CELL: CellId = CellId(0);
+/// Nothing of a log is recycled before the judges have read it all.
+const SEGMENT_MIB: u64 = 16;
 
 /// Something that is broken, and until when.
 #[derive(Debug)]
@@ -55,14 +57,14 @@ pub(super) struct Storm<'a> {
 impl Storm<'_> {
     /// Formats the nodes and starts them, each at its site.
     pub(super) fn new(network: Option<&Network>, nodes: usize, client_sites: usize, seed: u64) -> Storm<'_> {
-        let cluster = match network {
+        let addresses: Vec<_> = match network {
             Some(network) => {
                 let address = |at, port| (network.address(at), port).into();
-                let addresses: Vec<_> = (0..nodes).map(|at| (address(at, 7400), address(at, 7401))).collect();
-                Cluster::format_at(&addresses, 1, "")
+                (0..nodes).map(|at| (address(at, 7400), address(at, 7401))).collect()
             }
-            None => Cluster::format(u16::try_from(nodes).expect("a cell is small"), 1, ""),
+            None => (0..nodes).map(|_| (free_port(), free_port())).collect(),
         };
+        let cluster = Cluster::format_at(&addresses, 1, SEGMENT_MIB, "");
         let (stream, troubles) = (Stream::new(seed, Concern::Fault, 0), Vec::new());
         let mut storm = Storm { cluster, network, client_sites, stream, troubles, deeds: Deeds::default() };
         (0..nodes).for_each(|at| storm.start(at));

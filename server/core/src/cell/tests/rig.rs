@@ -184,7 +184,10 @@ impl Rig {
         for (head, payload) in &this.records {
             restore.on_record(*head, payload);
         }
-        this.snapshots.complaints = restore.load(limits, |id, visit| this.snapshots.stored.read(id, visit));
+        this.snapshots.complaints =
+            restore.load(limits, this.snapshots.counting(&this.records), |id, visit| {
+                this.snapshots.stored.read(id, visit)
+            });
         this.lives += 1;
         this.last_append = AppendId(0);
         let config = CellConfig {

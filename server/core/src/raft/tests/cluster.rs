@@ -425,7 +425,7 @@ impl Cluster {
             entries.push(entry);
         }
         let borrowed: Vec<(Term, &[u8])> = entries.iter().map(|(term, bytes)| (*term, &bytes[..])).collect();
-        let read = LogRead { first, entries: &borrowed };
+        let read = LogRead { first, entries: Some(&borrowed) };
         self.step(node, |raft, now, fx| raft.on_log_read(&read, now, fx));
     }
 

@@ -11,7 +11,7 @@ use lockstep_wire::peer::kind;
 use lockstep_wire::{LogIndex, NodeId, SnapshotId};
 
 use super::{Happening, Rig};
-use crate::{Input, LogRead, RecordKind, SnapshotRead};
+use crate::{Input, LogRead, RecordHead, RecordKind, SnapshotRead};
 
 /// Snapshots under their names, piece by piece.
 #[derive(Default)]
@@ -39,6 +39,17 @@ pub(super) struct SnapshotDisk {
 }
 
 impl SnapshotDisk {
+    /// The snapshots that count, the newest first; the second only if the log goes on where it ends.
+    pub(super) fn counting(&self, records: &[(RecordHead, Vec<u8>)]) -> Vec<SnapshotId> {
+        let of = |kind| records.iter().map(|(head, _)| *head).filter(move |head| head.kind == kind);
+        let marks: Vec<RecordHead> = of(RecordKind::SnapshotMark).collect();
+        let first = of(RecordKind::Entry).map(|head| head.index).min();
+        let is_reached = |mark: &&RecordHead| first.is_some_and(|first| first <= mark.index.next());
+        let newest = marks.last().into_iter();
+        let previous = marks.iter().rev().skip(1).take(1).filter(is_reached);
+        newest.chain(previous).map(|head| SnapshotId { index: head.index, term: head.term }).collect()
+    }
+
     pub(super) fn forget_staging(&mut self) {
         self.staging.clear();
         self.held = self.held.take().map(|_| Vec::new());
@@ -75,10 +86,9 @@ impl Rig {
         }
         if is_last {
             disk.stored.0.insert(snapshot, std::mem::take(&mut disk.staging));
-        }
-        self.step(node.0, Input::SnapshotStaged { snapshot, piece });
-        if is_last {
             self.step(node.0, Input::SnapshotStored { snapshot });
+        } else {
+            self.step(node.0, Input::SnapshotStaged { snapshot, piece });
         }
     }
 
@@ -102,7 +112,8 @@ impl Rig {
             }
         }
         let entries: Vec<_> = entries.iter().map(|(term, payload)| (*term, &payload[..])).collect();
-        self.step(node.0, Input::LogRead(LogRead { first, entries: &entries }));
+        let entries = (!entries.is_empty()).then_some(&entries[..]);
+        self.step(node.0, Input::LogRead(LogRead { first, entries }));
     }
 
     pub(super) fn count_piece(&mut self, mut frame: &[u8]) {
