@@ -17,9 +17,9 @@ const SLICE_BYTES: usize = 128 * 1024;
 /// The next client releases a lock that it has held since the table was filled, and takes it again: two entries, which
 /// change a session and a lock that no entry before changed.
 fn retake(bench: &mut Bench, clients: &mut [(Client, Vec<Hold>)], turn: &mut usize) {
-    let client_at = *turn % clients.len();
+    let (round, client_at) = (*turn / clients.len(), *turn % clients.len());
     let (client, holds) = &mut clients[client_at];
-    let number = *turn / SESSIONS as usize % holds.len();
+    let number = round % holds.len();
     let name = filling(client.session, number as u64);
     bench.release(client, &name, holds[number]);
     holds[number] = bench.acquire(client, black_box(&name));

@@ -306,6 +306,19 @@ fn what_changes_in_every_way_before_it_was_written_is_written_as_it_was() {
 }
 
 #[test]
+fn a_grant_that_is_seen_meanwhile_was_not_seen() {
+    let mut script = Script::new(few());
+    script.lines("open A ttl=9000\nA acquire 1 job x");
+    let undisturbed = snapshot(&mut script.table);
+    script.table.begin_snapshot();
+    script.lines("A acquire 2 another x seen=1");
+    let mut bytes = Vec::new();
+    assert!(write_slice(&mut script.table, &mut bytes, usize::MAX));
+    assert!(bytes == undisturbed);
+    assert!(snapshot(&mut script.table) != undisturbed);
+}
+
+#[test]
 fn copies_are_held_only_until_they_are_written() {
     let mut script = everything();
     let table_copies = |script: &Script| script.table.snapshot.as_ref().map(|writer| writer.copies_len());
