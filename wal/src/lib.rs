@@ -38,7 +38,7 @@ pub use lockstep_wire::{RecordKind, SnapshotId};
 pub use log::{AppendRefusal, Failure, Log};
 pub use piece::{SnapshotRefusal, load_snapshot};
 pub use record::{CARRIED_KINDS, LoggedRecord, Lsn, Record};
-pub use recovery::{Inspection, claim, inspect};
+pub use recovery::{Inspection, SegmentInspection, SegmentState, claim, inspect, sealed_segments};
 pub use refusal::{Damage, RecordPlace, Refusal};
 pub use scan::Visitor;
 pub use snapshot::{SnapshotDone, SnapshotOutcome};

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_wire::CellId;
 
+use crate::batch::claimed_extent_bytes;
 use crate::catalog::Catalog;
-use crate::disk::{FileName, SegmentSequence, ShardId, Storage, StorageRead};
+use crate::disk::{DiskError, FileName, SegmentSequence, ShardId, Storage, StorageRead};
 use crate::layout::{BATCH_BYTES_MAX, BLOCK_BYTES};
 use crate::log::{Log, Recovered};
 use crate::record::Lsn;
@@ -19,7 +20,7 @@ use crate::snapshot::{Snapshots, Stored};
 use crate::superblock::{SegmentHeader, Superblock};
 
 /// A shard's log as it lies on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The oldest segment.
     pub oldest: SegmentSequence,
@@ -33,6 +34,36 @@ pub struct Inspection {
     pub spares: usize,
     /// The last write was torn; opening cuts it. (A torn write may also leave no sign.)
     pub is_torn: bool,
+    /// Every segment that is there, the oldest first.
+    pub segments: Vec<SegmentInspection>,
+}
+
+/// A segment as it lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentInspection {
+    /// Which.
+    pub sequence: SegmentSequence,
+    /// What it is for.
+    pub state: SegmentState,
+    /// Where its batches end, in bytes.
+    pub end_offset: u64,
+    /// How many batches it holds, its seal included.
+    pub batches: u64,
+    /// How many records they hold.
+    pub records: u64,
+}
+
+/// What a segment is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentState {
+    /// Sealed, and the log has said that it may be gone.
+    Retired,
+    /// Nothing is written into it any more.
+    Sealed,
+    /// The one that is written to.
+    Tail,
+    /// Ready, or half ready, to be written to.
+    Spare,
 }
 
 impl Inspection {
@@ -44,6 +75,7 @@ impl Inspection {
             last_lsn: scan.last_lsn,
             spares: scan.spares.len(),
             is_torn: scan.is_torn,
+            segments: scan.segments.clone(),
         }
     }
 }
@@ -69,6 +101,26 @@ pub fn inspect(
     visitor: &mut Visitor<'_>,
 ) -> Result<Inspection, Refusal> {
     Ok(Inspection::of(&scan(storage, superblock, shard, visitor)?))
+}
+
+/// The files of the shard's segments into which nothing is written any more: a later one has been begun, and that
+/// happens only once the seal before it is durable. Errs on the safe side where bytes are damaged.
+pub fn sealed_segments(storage: &mut dyn StorageRead, shard: ShardId) -> Result<Vec<FileName>, DiskError> {
+    let is_of_shard = |file: &FileName| matches!(file, FileName::Segment { shard: of, .. } if *of == shard);
+    let mut segments: Vec<_> = storage.list()?.into_iter().filter(|(file, _)| is_of_shard(file)).collect();
+    segments.sort_unstable();
+    let mut block = [0; BLOCK_BYTES];
+    while let Some((file, bytes)) = segments.pop() {
+        let FileName::Segment { sequence, .. } = file else { continue };
+        if bytes < 2 * BLOCK_BYTES as u64 {
+            continue;
+        }
+        storage.read(file, BLOCK_BYTES as u64, &mut block)?;
+        if claimed_extent_bytes(&block, sequence).is_some() {
+            break;
+        }
+    }
+    Ok(segments.into_iter().map(|(file, _)| file).collect())
 }
 
 impl Log {

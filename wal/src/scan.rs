@@ -10,6 +10,7 @@ use crate::disk::{FileName, SegmentSequence, ShardId, StorageRead};
 use crate::layout::{BATCH_BYTES_MAX, BLOCK_BYTES};
 use crate::log::Tail;
 use crate::record::{Lsn, Record};
+use crate::recovery::{SegmentInspection, SegmentState};
 use crate::refusal::{Damage, RecordPlace, Refusal};
 use crate::superblock::{SegmentHeader, Superblock};
 
@@ -35,6 +36,7 @@ pub(crate) struct Scan {
     pub(crate) last_lsn: Lsn,
     pub(crate) announced_oldest: SegmentSequence,
     pub(crate) spares: Vec<Spare>,
+    pub(crate) segments: Vec<SegmentInspection>,
     pub(crate) has_staging: bool,
     /// Bytes at the tail claim to be a batch of this segment but do not verify.
     pub(crate) is_torn: bool,
@@ -74,6 +76,7 @@ pub(crate) fn scan(
         chain: (first == SegmentSequence(1)).then_some(Chain { batch_sequence: 1, checksum: 0, lsn: Lsn(1) }),
         announced_oldest: first,
         last: None,
+        segments: Vec::with_capacity(segments.len()),
     };
     if !walk.has_header(first, segments[0].1)? {
         return Err(Refusal::SegmentHeaderless { file: walk.file(first) });
@@ -109,6 +112,8 @@ struct Walk<'a> {
     chain: Option<Chain>,
     announced_oldest: SegmentSequence,
     last: Option<RecordPlace>,
+    /// Those walked so far; what each is for is known at the end.
+    segments: Vec<SegmentInspection>,
 }
 
 impl Walk<'_> {
@@ -127,6 +132,13 @@ impl Walk<'_> {
         let mut offset = BLOCK_BYTES as u64;
         let first_lsn = self.chain.map_or(Lsn(0), |chain| chain.lsn);
         self.catalog.open_segment(sequence, offset, first_lsn);
+        let mut walked = SegmentInspection {
+            sequence,
+            state: SegmentState::Tail,
+            end_offset: offset,
+            batches: 0,
+            records: 0,
+        };
         let end = loop {
             let Some(batch) = Batch::verify(window.at(self.storage, offset)?, sequence) else {
                 break if self.chain.is_none() { End::Blind } else { End::Open };
@@ -142,12 +154,16 @@ impl Walk<'_> {
             self.batch(Position { segment: sequence, offset }, &batch, visitor)?;
             offset += batch.extent_bytes as u64;
             self.catalog.advance(offset);
+            walked.end_offset = offset;
+            walked.batches += 1;
+            walked.records += u64::from(batch.header.record_count);
             match batch.header.seals {
                 Some(next) if next == sequence.next() => break End::Sealed,
                 Some(_) => return Err(Refusal::Contradiction(self.damage(sequence, offset, None))),
                 None => {}
             }
         };
+        self.segments.push(walked);
         self.judge(end, Position { segment: sequence, offset }, window, later)
     }
 
@@ -281,12 +297,28 @@ impl Walk<'_> {
                 before: Some(RecordPlace { lsn, cell, index }),
             }));
         }
+        let mut segments = self.segments;
+        for walked in &mut segments {
+            walked.state = match walked.sequence {
+                sequence if sequence == tail.position.segment => SegmentState::Tail,
+                sequence if sequence < self.announced_oldest => SegmentState::Retired,
+                _ => SegmentState::Sealed,
+            };
+        }
+        segments.extend(spares.iter().map(|spare| SegmentInspection {
+            sequence: spare.sequence,
+            state: SegmentState::Spare,
+            end_offset: 0,
+            batches: 0,
+            records: 0,
+        }));
         Ok(Scan {
             catalog: self.catalog,
             tail,
             last_lsn,
             announced_oldest: self.announced_oldest,
             spares,
+            segments,
             has_staging,
             is_torn,
         })

@@ -14,6 +14,7 @@ mod reexec;
 mod serve;
 mod status;
 mod stop;
+mod wal;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,6 +30,8 @@ use lockstep_client::{Client, Config, Error};
 pub(crate) mod exit {
     /// The token is not the current one.
     pub(crate) const STALE: u8 = 1;
+    /// A node's log is damaged: a node would refuse to start on it.
+    pub(crate) const DAMAGED: u8 = 65;
     /// No member of the cluster could be reached, or none knew a leader in time.
     pub(crate) const NO_CLUSTER: u8 = 69;
     /// The cluster refused, or what became of it is not known; a server could not start or go on.
@@ -55,6 +58,7 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     Format(format::FormatArgs),
     Serve(serve::ServeArgs),
+    Wal(wal::WalArgs),
     #[command(hide = true)]
     ExecUnder(reexec::ExecUnderArgs),
     #[command(hide = true)]
@@ -68,6 +72,7 @@ impl Command {
             Command::Dev(args) => serving(dev::run(&args)),
             Command::Format(args) => serving(format::run(&args)),
             Command::Serve(args) => serving(serve::run(&args)),
+            Command::Wal(args) => wal::run(&args),
             Command::Lock(args) => on_this_thread(lock::run(args)),
             Command::Get(args) => on_this_thread(get::run(args)),
             Command::Check(args) => on_this_thread(check::run(args)),

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 const CELL: CellId = CellId(0);
 
 /// The segments of a data directory that hold batches, the oldest first, and where the batches begin.
-fn segments(data: &Path) -> Vec<(PathBuf, Vec<u64>)> {
+pub(crate) fn segments(data: &Path) -> Vec<(PathBuf, Vec<u64>)> {
     let mut files: Vec<PathBuf> = fs::read_dir(data)
         .expect("a data directory")
         .map(|entry| entry.expect("an entry").path())
@@ -36,7 +36,7 @@ fn segments(data: &Path) -> Vec<(PathBuf, Vec<u64>)> {
     with_batches.filter(|(_, batches): &(_, Vec<u64>)| !batches.is_empty()).collect()
 }
 
-fn contents(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+pub(crate) fn contents(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all: Vec<_> = fs::read_dir(data)
         .expect("a data directory")
         .map(|entry| entry.expect("an entry").path())
@@ -47,7 +47,7 @@ fn contents(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
-fn flip(file: &Path, at: u64) {
+pub(crate) fn flip(file: &Path, at: u64) {
     let file = OpenOptions::new().read(true).write(true).open(file).expect("a segment");
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).expect("a byte of the segment");

@@ -23,6 +23,7 @@ mod restart;
 mod shards;
 mod snapshot;
 mod space;
+mod wal;
 mod worker;
 
 use std::time::{Duration, Instant};

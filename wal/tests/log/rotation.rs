@@ -2,9 +2,9 @@
 
 use lockstep_wal::disk::{Action, FileName, Lane};
 use lockstep_wal::layout::{RETIRED_SEGMENTS_MAX, SPARE_SEGMENTS};
-use lockstep_wal::{Lsn, RecordKind};
+use lockstep_wal::{Lsn, RecordKind, SegmentInspection, SegmentState, sealed_segments};
 
-use crate::rig::{CELL, OTHER, Rig, indexes, payload, snapshot_id};
+use crate::rig::{CELL, OTHER, Rig, SHARD, indexes, payload, segment, snapshot_id};
 
 /// Carries out one operation at a time and shows each to `watch` before.
 fn settle_watched(rig: &mut Rig, mut watch: impl FnMut(&Rig, &Action, Lane)) {
@@ -148,6 +148,46 @@ fn a_cell_without_a_snapshot_keeps_every_segment() {
     let found = rig.inspect().unwrap();
     assert!(found.oldest.0 > 1);
     assert!(found.newest.0 - found.oldest.0 <= RETIRED_SEGMENTS_MAX as u64, "what nobody needs is bounded");
+}
+
+#[test]
+fn inspection_says_what_each_segment_is_for_and_how_much_it_holds() {
+    let mut rig = Rig::new(1);
+    let fresh = rig.inspect().unwrap();
+    assert_eq!(sealed_segments(&mut rig.disk, SHARD), Ok(vec![]), "the tail is never among the sealed");
+    assert_eq!(fresh.segments[0].state, SegmentState::Tail);
+    for index in 1..=20 {
+        rig.entry(CELL, 1, index, &payload(1, index, 60_000));
+        rig.settle();
+    }
+    let found = rig.inspect().unwrap();
+    let (spares, written): (Vec<SegmentInspection>, Vec<_>) =
+        found.segments.iter().copied().partition(|segment| segment.state == SegmentState::Spare);
+    assert_eq!(spares.len(), found.spares);
+    assert_eq!(written.iter().map(|segment| segment.records).sum::<u64>(), found.last_lsn.0);
+    let (tail, sealed) = written.split_last().expect("a log has a segment");
+    assert_eq!((tail.sequence, tail.state), (found.newest, SegmentState::Tail));
+    assert_eq!(tail.end_offset, found.end_offset);
+    assert!(sealed.iter().all(|segment| segment.state == SegmentState::Sealed), "{sealed:?}");
+    assert!(sealed.iter().all(|segment| segment.batches == segment.records + 1), "each ends with a seal");
+    let files = sealed_segments(&mut rig.disk, SHARD).expect("a sound disk");
+    assert_eq!(files, sealed.iter().map(|walked| segment(walked.sequence.0)).collect::<Vec<_>>());
+    // What nobody needs any more is retired from the batch that says so until it is renamed.
+    rig.snapshot(CELL, 1, 20);
+    let mut given_up = Vec::new();
+    for index in 21..=60 {
+        rig.entry(CELL, 1, index, &payload(1, index, 60_000));
+        rig.snapshot(CELL, 1, index);
+        settle_watched(&mut rig, |rig, action, _| {
+            if let Action::Rename { from: from @ FileName::Segment { .. }, .. } = action {
+                let found = Rig { disk: rig.disk.clone(), ..Rig::new(1) }.inspect().unwrap();
+                let oldest = found.segments[0];
+                given_up.push((*from == segment(oldest.sequence.0), oldest.state));
+            }
+        });
+    }
+    assert!(!given_up.is_empty(), "nothing was ever given up");
+    assert!(given_up.iter().all(|seen| *seen == (true, SegmentState::Retired)), "{given_up:?}");
 }
 
 #[test]

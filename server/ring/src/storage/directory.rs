@@ -22,7 +22,7 @@ use crate::aligned::AlignedBuf;
 const LOCK_WAIT: Duration = Duration::from_millis(1000);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of the buffer through which unaligned memory is written and read.
-const BOUNCE_BYTES: usize = 256 * 1024;
+pub(super) const BOUNCE_BYTES: usize = 256 * 1024;
 
 /// A data directory, for blocking use.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl DataDirectory {
     }
 }
 
-fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, DiskError> {
+pub(super) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, DiskError> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
@@ -81,48 +81,62 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, DiskEr
     }
 }
 
-fn assert_aligned(offset: u64, len: usize) {
+pub(super) fn assert_aligned(offset: u64, len: usize) {
     assert!(
         offset.is_multiple_of(BLOCK_BYTES as u64) && len.is_multiple_of(BLOCK_BYTES),
         "transfers are in whole blocks, not {len} bytes at {offset}"
     );
 }
 
+/// Every file of ours in the directory, with its length.
+pub(super) fn list(directory: &OwnedFd) -> Result<Vec<(FileName, u64)>, DiskError> {
+    let mut files = Vec::new();
+    for entry in Dir::read_from(directory).map_err(|errno| disk_error(&errno.into()))? {
+        let entry = entry.map_err(|errno| disk_error(&errno.into()))?;
+        let Some(file) = entry.file_name().to_str().ok().and_then(FileName::parse) else { continue };
+        match retry(|| rustix::fs::statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(status) => files.push((file, u64::try_from(status.st_size).unwrap_or(0))),
+            // Another shard's log, which runs already, has renamed or removed it since it was read.
+            Err(DiskError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(files)
+}
+
+/// Fills `bytes` from a file that is open with O_DIRECT.
+pub(super) fn read_at(
+    fd: &OwnedFd,
+    bounce: &mut AlignedBuf,
+    offset: u64,
+    bytes: &mut [u8],
+) -> Result<(), DiskError> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let want = (bytes.len() - done).min(bounce.len());
+        let len = retry(|| rustix::io::pread(fd, &mut bounce[..want], offset + done as u64))?;
+        if len == 0 {
+            return Err(DiskError::EndOfFile);
+        }
+        if len < want && !len.is_multiple_of(BLOCK_BYTES) {
+            // A file that ends within a block: the next read could not be aligned and would find nothing.
+            return Err(DiskError::EndOfFile);
+        }
+        bytes[done..done + len].copy_from_slice(&bounce[..len]);
+        done += len;
+    }
+    Ok(())
+}
+
 impl StorageRead for DataDirectory {
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
-        let mut files = Vec::new();
-        for entry in Dir::read_from(&self.directory).map_err(|errno| disk_error(&errno.into()))? {
-            let entry = entry.map_err(|errno| disk_error(&errno.into()))?;
-            let Some(file) = entry.file_name().to_str().ok().and_then(FileName::parse) else { continue };
-            match retry(|| rustix::fs::statat(&self.directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW))
-            {
-                Ok(status) => files.push((file, u64::try_from(status.st_size).unwrap_or(0))),
-                // Another shard's log, which runs already, has renamed or removed it since it was read.
-                Err(DiskError::NotFound) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(files)
+        list(&self.directory)
     }
 
     fn read(&mut self, file: FileName, offset: u64, bytes: &mut [u8]) -> Result<(), DiskError> {
         assert_aligned(offset, bytes.len());
         let (fd, bounce) = self.file(file)?;
-        let mut done = 0;
-        while done < bytes.len() {
-            let want = (bytes.len() - done).min(bounce.len());
-            let len = retry(|| rustix::io::pread(fd, &mut bounce[..want], offset + done as u64))?;
-            if len == 0 {
-                return Err(DiskError::EndOfFile);
-            }
-            if len < want && !len.is_multiple_of(BLOCK_BYTES) {
-                // A file that ends within a block: the next read could not be aligned and would find nothing.
-                return Err(DiskError::EndOfFile);
-            }
-            bytes[done..done + len].copy_from_slice(&bounce[..len]);
-            done += len;
-        }
-        Ok(())
+        read_at(fd, bounce, offset, bytes)
     }
 }
 

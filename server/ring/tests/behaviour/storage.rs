@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_ring::storage::{DataDirectory, LogDisk};
+use lockstep_ring::storage::{DataDirectory, LogDisk, ReadOnlyDirectory};
 use lockstep_ring::{Ring, Token};
 use lockstep_wal::disk::{
     Action, DiskError, DiskOp, FileName, Lane, OpId, SegmentSequence, ShardId, Storage, StorageRead,
 };
+use lockstep_wal::layout::{BATCH_MAGIC, BLOCK_BYTES};
+use lockstep_wal::{Refusal, Superblock};
 use lockstep_wire::{CellId, LogIndex};
 
 use crate::{directory, run_until, small_ring};
@@ -194,4 +196,89 @@ fn files_that_another_shard_renames_and_removes_meanwhile_do_not_spoil_a_listing
     for list in lists {
         assert!(list.expect("a listing").contains(&(SEGMENT, 0)), "its own files are always there");
     }
+}
+
+/// A shard of three segments, of which the second has been begun; blocks are filled with what tells them apart.
+fn begun_segments(path: &std::path::Path) -> [FileName; 3] {
+    let files = [1, 2, 3].map(|n| FileName::Segment { shard: SHARD, sequence: SegmentSequence(n) });
+    let mut storage = DataDirectory::open(path).expect("opens");
+    for (n, file) in (1_u8..).zip(files) {
+        storage.create(file).expect("created");
+        let mut bytes = vec![n; 4 * BLOCK_BYTES];
+        if n < 3 {
+            let head = &mut bytes[BLOCK_BYTES..];
+            head[..8].copy_from_slice(&BATCH_MAGIC.to_le_bytes());
+            head[12..16].copy_from_slice(&4096_u32.to_le_bytes());
+            head[16..24].copy_from_slice(&u64::from(n).to_le_bytes());
+        }
+        storage.write_durable(file, 0, &bytes).expect("written");
+    }
+    files
+}
+
+#[test]
+fn a_frozen_shard_is_read_as_it_was_beside_whoever_writes_it() {
+    let directory = directory();
+    let [sealed, tail, spare] = begun_segments(directory.path());
+    let mut writer = DataDirectory::open(directory.path()).expect("opens");
+    writer.lock().expect("locked");
+    let mut view = ReadOnlyDirectory::open(directory.path()).expect("opens in spite of the lock");
+    view.freeze(SHARD).expect("frozen");
+    // The writer goes on: in the tail and the spare one, and the sealed one loses its name.
+    writer.write_durable(tail, 3 * BLOCK_BYTES as u64, &[9; BLOCK_BYTES]).expect("written");
+    writer.write_durable(spare, 0, &[9; BLOCK_BYTES]).expect("written");
+    writer.remove(sealed).expect("removed");
+    let mut read = vec![0; 2 * BLOCK_BYTES];
+    for (file, n) in [(sealed, 1), (tail, 2), (spare, 3)] {
+        view.read(file, 2 * BLOCK_BYTES as u64, &mut read).expect("read");
+        assert!(read.iter().all(|byte| *byte == n), "{file} is not as it was");
+        assert_eq!(
+            view.read(file, 3 * BLOCK_BYTES as u64, &mut read),
+            Err(match file {
+                // Not in the map, and there is no such file any more.
+                file if file == sealed => DiskError::NotFound,
+                _ => DiskError::EndOfFile,
+            })
+        );
+    }
+    assert_eq!(view.list().expect("a listing").len(), 4, "three segments and the lock");
+    view.freeze(SHARD).expect("frozen again");
+    view.read(tail, 2 * BLOCK_BYTES as u64, &mut read).expect("read");
+    assert!(
+        read[..BLOCK_BYTES].iter().all(|byte| *byte == 2)
+            && read[BLOCK_BYTES..].iter().all(|byte| *byte == 9)
+    );
+}
+
+#[test]
+fn a_mapped_file_that_is_cut_is_an_error_and_not_a_signal() {
+    let directory = directory();
+    let [sealed, ..] = begun_segments(directory.path());
+    let mut view = ReadOnlyDirectory::open(directory.path()).expect("opens");
+    view.freeze(SHARD).expect("frozen");
+    let file = std::fs::OpenOptions::new().write(true).open(directory.path().join(sealed.to_string()));
+    file.expect("opens").set_len(2 * BLOCK_BYTES as u64).expect("cut");
+    let mut read = vec![0; BLOCK_BYTES];
+    view.read(sealed, BLOCK_BYTES as u64, &mut read).expect("what is left can be read");
+    assert_eq!(view.read(sealed, 2 * BLOCK_BYTES as u64, &mut read), Err(DiskError::EndOfFile));
+}
+
+#[test]
+fn looking_at_a_directory_changes_nothing_in_it() {
+    let directory = directory();
+    begun_segments(directory.path());
+    let shown = |path| {
+        let mut files: Vec<_> = std::fs::read_dir(path)
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry"))
+            .map(|entry| (entry.file_name(), std::fs::read(entry.path()).expect("a file")))
+            .collect();
+        files.sort();
+        files
+    };
+    let before = shown(directory.path());
+    let mut view = ReadOnlyDirectory::open(directory.path()).expect("opens");
+    view.freeze(SHARD).expect("frozen");
+    assert_eq!(Superblock::load(&mut view), Err(Refusal::NotFormatted));
+    assert!(shown(directory.path()) == before);
 }

@@ -283,7 +283,7 @@ impl World {
         if process.has_hard_state {
             self.judges.set(Mark::HardStateRead);
         }
-        let found = process.found;
+        let found = process.found.clone();
         if self.nodes[node].machine.is_full() {
             self.judges.set(Mark::StartedFull);
         }

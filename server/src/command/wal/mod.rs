@@ -1,0 +1,256 @@
+//! `lockstep wal inspect` and `lockstep wal verify`: what is in a node's log.
+//!
+//! Invariant: nothing is changed and no lock is taken, so that both work beside a running node. What they say of its
+//! tail is a moment's view, and may not be durable yet. Deliberately absent: repair.
+
+mod entry;
+mod show;
+mod survey;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use lockstep_ring::storage::ReadOnlyDirectory;
+use lockstep_wal::disk::ShardId;
+use lockstep_wal::{Refusal, Superblock, inspect};
+use lockstep_wire::{CellId, LogIndex};
+use serde_json::{Value, json};
+
+use self::survey::{Selection, ShardSurvey};
+use super::{complain, exit, print};
+
+/// A running node may rotate its log while it is looked at, and what was seen then does not fit together. A refusal
+/// counts when it is met twice.
+const LOOKS_MAX: usize = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
+/// Look into a node's log; changes nothing, and works beside a running node.
+#[derive(Debug, Args)]
+pub(crate) struct WalArgs {
+    #[command(subcommand)]
+    command: WalCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum WalCommand {
+    Inspect(InspectArgs),
+    Verify(VerifyArgs),
+}
+
+/// Show what the log holds: segments, and of each cell its term, entries and records.
+///
+/// Beside a running node, what it says of the newest segment is a moment's view.
+#[derive(Debug, Args)]
+struct InspectArgs {
+    /// The node's data directory.
+    #[arg(value_name = "DIR")]
+    data: PathBuf,
+    /// Print JSON; 64-bit numbers as strings. With --entries, one object a line.
+    #[arg(long)]
+    json: bool,
+    /// List the entries instead, one a line.
+    #[arg(long)]
+    entries: bool,
+    /// Only those of this cell.
+    #[arg(long, requires = "entries", value_name = "ID")]
+    cell: Option<u16>,
+    /// Only those from this index on.
+    #[arg(long, requires = "entries", value_name = "INDEX", default_value_t = 0)]
+    from: u64,
+}
+
+/// Read and verify the whole log as a start would; say ok, or what it would be refused for.
+///
+/// Beside a running node, what it says of the newest segment is a moment's view.
+#[derive(Debug, Args)]
+struct VerifyArgs {
+    /// The node's data directory.
+    #[arg(value_name = "DIR")]
+    data: PathBuf,
+    /// Print JSON; 64-bit numbers as strings.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &WalArgs) -> u8 {
+    match &args.command {
+        WalCommand::Inspect(args) => inspected(args),
+        WalCommand::Verify(args) => verified(args),
+    }
+}
+
+/// A data directory and whose it is.
+struct Opened {
+    directory: ReadOnlyDirectory,
+    superblock: Superblock,
+}
+
+fn open(data: &std::path::Path) -> Result<Opened, (String, u8)> {
+    let place = data.display();
+    let mut directory =
+        ReadOnlyDirectory::open(data).map_err(|error| (format!("{place}: {error}"), exit::FAILED))?;
+    match Superblock::load(&mut directory) {
+        Ok(superblock) => Ok(Opened { directory, superblock }),
+        Err(refusal) => Err((format!("{place}: {refusal}"), code_of(&refusal))),
+    }
+}
+
+impl Opened {
+    fn shards(&self) -> std::ops::Range<u16> {
+        0..self.superblock.shards
+    }
+
+    /// Reads a shard, again if need be.
+    fn survey(&mut self, shard: u16, selection: Option<Selection>) -> Result<ShardSurvey, Refusal> {
+        let mut refused = None;
+        for _ in 0..LOOKS_MAX {
+            match self.look(shard, selection) {
+                Ok(survey) => return Ok(survey),
+                Err(refusal) if refused == Some(refusal) => break,
+                Err(refusal) => refused = Some(refusal),
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        Err(refused.expect("a look that does not succeed is refused"))
+    }
+
+    fn look(&mut self, shard: u16, selection: Option<Selection>) -> Result<ShardSurvey, Refusal> {
+        let shard = ShardId(shard);
+        self.directory.freeze(shard).map_err(|error| Refusal::Disk { file: None, error })?;
+        let mut cells = BTreeMap::new();
+        let inspection = inspect(&mut self.directory, &self.superblock, shard, &mut |lsn, record| {
+            survey::on_record(&mut cells, selection, lsn, &record);
+        })?;
+        Ok(ShardSurvey { inspection, cells })
+    }
+}
+
+fn inspected(args: &InspectArgs) -> u8 {
+    let mut opened = match open(&args.data) {
+        Ok(opened) => opened,
+        Err((why, code)) => {
+            complain(&why);
+            return code;
+        }
+    };
+    let selection =
+        args.entries.then_some(Selection { cell: args.cell.map(CellId), from: LogIndex(args.from) });
+    let mut code = 0;
+    let mut shards: Vec<Value> = Vec::new();
+    if !args.entries && !args.json {
+        print(&show::superblock(&opened.superblock));
+    }
+    for shard in opened.shards() {
+        match opened.survey(shard, selection) {
+            Ok(survey) if args.entries => list(&survey, args.json),
+            Ok(survey) if args.json => shards.push(show::shard_json(shard, &survey)),
+            Ok(survey) => print(&show::shard(shard, &survey)),
+            Err(refusal) => {
+                complain(&format!("{}: shard {shard}: {refusal}", args.data.display()));
+                code = code_of(&refusal);
+                let mut json = show::refusal_json(&refusal);
+                json["shard"] = json!(shard);
+                shards.push(json);
+            }
+        }
+    }
+    if args.json && !args.entries {
+        let mut json = show::superblock_json(&opened.superblock);
+        json["shards"] = json!(shards);
+        print(&json.to_string());
+    }
+    code
+}
+
+fn list(survey: &ShardSurvey, as_json: bool) {
+    let mut lines = Vec::new();
+    for (cell, of_cell) in &survey.cells {
+        lines.extend(of_cell.listed.iter().map(|listed| match as_json {
+            true => show::entry_json(*cell, listed).to_string(),
+            false => show::entry(*cell, listed),
+        }));
+    }
+    if !lines.is_empty() {
+        print(&lines.join("\n"));
+    }
+}
+
+fn verified(args: &VerifyArgs) -> u8 {
+    let refused = |why: &str, mut json: Value, code| {
+        complain(&format!("{}: {why}", args.data.display()));
+        if args.json {
+            json["ok"] = json!(false);
+            print(&json.to_string());
+        }
+        code
+    };
+    let mut opened = match open(&args.data) {
+        Ok(opened) => opened,
+        Err((why, code)) => {
+            complain(&why);
+            if args.json {
+                print(&json!({ "ok": false, "refusal": why }).to_string());
+            }
+            return code;
+        }
+    };
+    let (mut segments, mut records, mut is_torn) = (0, 0, false);
+    for shard in opened.shards() {
+        let survey = match opened.survey(shard, None) {
+            Ok(survey) => survey,
+            Err(refusal) => {
+                let mut json = show::refusal_json(&refusal);
+                json["shard"] = json!(shard);
+                return refused(&format!("shard {shard}: {refusal}"), json, code_of(&refusal));
+            }
+        };
+        for (cell, of_cell) in &survey.cells {
+            let Some((index, why)) = &of_cell.unreadable else { continue };
+            let why = format!("shard {shard}: entry {index} of cell {cell} cannot be read: {why}");
+            let json = json!({ "refusal": why, "shard": shard, "cell": cell.0, "index": index.to_string() });
+            return refused(&why, json, exit::DAMAGED);
+        }
+        segments += survey.inspection.segments.len();
+        records += survey.inspection.segments.iter().map(|segment| segment.records).sum::<u64>();
+        is_torn |= survey.inspection.is_torn;
+    }
+    if args.json {
+        print(
+            &json!({
+                "ok": true,
+                "shards": opened.superblock.shards,
+                "segments": segments,
+                "records": records.to_string(),
+                "torn": is_torn,
+            })
+            .to_string(),
+        );
+    } else {
+        let torn = if is_torn { "; the last batch is not whole, a start cuts it" } else { "" };
+        let shards = opened.superblock.shards;
+        print(&format!("ok: {shards} shards, {segments} segments, {records} records{torn}"));
+    }
+    0
+}
+
+/// Whether the bytes are wrong, or could not be had.
+fn code_of(refusal: &Refusal) -> u8 {
+    match refusal {
+        Refusal::SuperblockDamaged
+        | Refusal::SuperblocksDiffer
+        | Refusal::BadGeometry { .. }
+        | Refusal::NoSegments { .. }
+        | Refusal::SegmentMissing { .. }
+        | Refusal::SegmentHeaderless { .. }
+        | Refusal::SegmentLength { .. }
+        | Refusal::Rot(_)
+        | Refusal::Foreign(_)
+        | Refusal::Contradiction(_) => exit::DAMAGED,
+        Refusal::NotFormatted
+        | Refusal::AlreadyFormatted { .. }
+        | Refusal::OtherVersion { .. }
+        | Refusal::Disk { .. } => exit::FAILED,
+    }
+}
