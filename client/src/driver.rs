@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_wire::{FencingToken, Nonce, SessionId};
+use lockstep_wire::{FencingToken, NodeId, Nonce, SessionId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock;
@@ -55,6 +55,11 @@ pub(crate) enum Command {
     Close {
         session: SessionKey,
         answer: Option<Answer<Outcome>>,
+    },
+    TransferLeader {
+        to: NodeId,
+        answer: Answer<Outcome>,
+        what: String,
     },
     Read {
         read: Read,
@@ -245,6 +250,10 @@ impl Driver {
             Command::Close { session, answer } => {
                 let call = self.core.close_session(session, now);
                 self.wait_plain(call, answer, "closing the session".to_owned());
+            }
+            Command::TransferLeader { to, answer, what } => {
+                let call = self.core.transfer_leader(to, now);
+                self.wait_plain(call, Some(answer), what);
             }
             Command::Read { read, answer, what } => {
                 let call = match read {

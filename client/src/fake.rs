@@ -78,6 +78,8 @@ pub(crate) struct FakeCell {
     pub(crate) ignores_beats: bool,
     /// Beats are answered, and nothing is said of any session.
     pub(crate) confirms_nobody: bool,
+    /// What it answers to whoever wishes that it hands over; without it, it does.
+    pub(crate) refuses_transfers: Option<Status>,
     /// Mutations are answered late: not before this ends.
     pub(crate) is_slow: bool,
     late: Vec<(Port, Vec<u8>)>,
@@ -257,6 +259,14 @@ impl FakeCell {
                     members: Rows::Slice(&[]),
                 };
                 self.say(port, asked, correlation, &Reply::Status(view));
+            }
+            Request::TransferLeader { to } => {
+                self.heard.push(format!("TransferLeader {to}"));
+                let reply = match self.refuses_transfers {
+                    Some(status) => Reply::Refused(Refusal::new(status, "as told")),
+                    None => Reply::Transferred { leader: *to, term: Term(2) },
+                };
+                self.say(port, asked, correlation, &reply);
             }
             Request::Routes => {
                 let routes = [Route { namespace: "", cell: CELL }];

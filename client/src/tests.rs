@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lockstep_wire::CellId;
 use lockstep_wire::reply::EndReason;
+use lockstep_wire::{CellId, NodeId, Status, Term};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -257,6 +257,20 @@ async fn a_member_tells_how_it_is() {
     let routes = crate::routes_of(vec![server.address.clone()], CELL, Duration::from_secs(1)).await.unwrap();
     assert_eq!(routes[0].cell, CELL);
     assert_ne!(CELL, CellId(0));
+}
+
+#[tokio::test]
+async fn a_leader_is_asked_once_to_hand_over_and_its_word_is_passed_on() {
+    let server = Server::start().await;
+    let transfer = || crate::transfer_leader(&server.address, CELL, Some(NodeId(3)), Duration::from_secs(5));
+    assert_eq!(transfer().await, Ok((NodeId(3), Term(2))));
+    server.with(|cell| cell.refuses_transfers = Some(Status::NoQuorum));
+    let error = transfer().await.unwrap_err();
+    assert!(matches!(error, Error::Refused { status: Status::NoQuorum, .. }), "{error}");
+    server.with(|cell| cell.refuses_transfers = Some(Status::OutcomeUnknown));
+    assert!(transfer().await.unwrap_err().is_outcome_unknown());
+    let heard = server.with(|cell| cell.heard.iter().filter(|heard| *heard == "TransferLeader 3").count());
+    assert_eq!(heard, 3, "no answer has it asked again");
 }
 
 #[tokio::test]

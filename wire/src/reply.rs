@@ -384,6 +384,13 @@ pub enum Reply<'a> {
     Session(SessionView<'a>),
     /// The cell.
     Status(StatusView<'a>),
+    /// Leadership has moved.
+    Transferred {
+        /// Who leads now: the member that was asked for, unless another one was quicker.
+        leader: NodeId,
+        /// In which term.
+        term: Term,
+    },
     /// The routing table.
     Routes(Rows<'a, Route<'a>>),
 }

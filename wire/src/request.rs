@@ -11,7 +11,7 @@ use crate::limit::{
     SESSIONS_PER_BATCH_MAX,
 };
 use crate::rows::{Row, Rows};
-use crate::{CellId, Correlation, FencingToken, Nonce, Owner, RequestId, SessionId};
+use crate::{CellId, Correlation, FencingToken, NodeId, Nonce, Owner, RequestId, SessionId};
 
 /// The kinds of frames from a client; a reply has its request's kind with [`kind::REPLY`] set.
 pub mod kind {
@@ -43,7 +43,9 @@ pub mod kind {
     // 0x0130 Watch, 0x0131 events of a watch, 0x0140 Revoke
     /// [`super::Request::Status`].
     pub const STATUS: u16 = 0x0150;
-    // 0x0151 Members, 0x0152 AddLearner, 0x0153 Promote, 0x0154 Remove, 0x0155 TransferLeader
+    // 0x0151 Members, 0x0152 AddLearner, 0x0153 Promote, 0x0154 Remove
+    /// [`super::Request::TransferLeader`].
+    pub const TRANSFER_LEADER: u16 = 0x0155;
     /// [`super::Request::Routes`].
     pub const ROUTES: u16 = 0x0156;
     /// [`crate::reply::Event`], which nobody asked for.
@@ -242,6 +244,11 @@ pub enum Request<'a> {
     },
     /// Asks how the cell is, as the node that is asked knows it.
     Status,
+    /// Asks the leader to hand its office over.
+    TransferLeader {
+        /// To which member; 0 for the one whose disk has most of the log.
+        to: NodeId,
+    },
     /// Asks which cell serves which namespace.
     Routes,
 }
@@ -261,6 +268,7 @@ impl<'a> Request<'a> {
             Request::GetLock { .. } => kind::GET_LOCK,
             Request::GetSession { .. } => kind::GET_SESSION,
             Request::Status => kind::STATUS,
+            Request::TransferLeader { .. } => kind::TRANSFER_LEADER,
             Request::Routes => kind::ROUTES,
         }
     }
@@ -297,6 +305,7 @@ impl<'a> Request<'a> {
                 out.put_u64(session.0);
             }
             Request::GetLock { name } => out.put_bytes(name.as_bytes()),
+            Request::TransferLeader { to } => out.put_u16(to.0),
             Request::Status | Request::Routes => {}
         }
     }
@@ -336,6 +345,7 @@ impl<'a> Request<'a> {
             kind::GET_LOCK => Request::GetLock { name: reader.text(NAME_BYTES_MAX, "name")? },
             kind::GET_SESSION => Request::GetSession { session: SessionId(reader.u64("session")?) },
             kind::STATUS => Request::Status,
+            kind::TRANSFER_LEADER => Request::TransferLeader { to: NodeId(reader.u16("to")?) },
             kind::ROUTES => Request::Routes,
             unknown => return Err(DecodeError::UnknownKind(unknown)),
         };

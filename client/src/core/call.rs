@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use lockstep_wire::request::Mode;
-use lockstep_wire::{FencingToken, Owner, RequestId, SessionId};
+use lockstep_wire::{FencingToken, NodeId, Owner, RequestId, SessionId};
 
 use super::outcome::{CallId, SessionKey};
 use super::time::Time;
@@ -66,6 +66,9 @@ pub(super) enum Body {
         token: FencingToken,
     },
     Status,
+    Transfer {
+        to: NodeId,
+    },
     Routes,
 }
 
@@ -76,6 +79,7 @@ impl Body {
             Body::Acquire { .. } | Body::Cancel { .. } | Body::Release { .. } => true,
             Body::Open
             | Body::Close
+            | Body::Transfer { .. }
             | Body::Check { .. }
             | Body::GetLock { .. }
             | Body::GetSession { .. }
@@ -101,9 +105,12 @@ impl Body {
             | Body::Verify { .. }
             | Body::Status
             | Body::Routes => true,
-            Body::Open | Body::Close | Body::Acquire { .. } | Body::Cancel { .. } | Body::Release { .. } => {
-                false
-            }
+            Body::Open
+            | Body::Close
+            | Body::Acquire { .. }
+            | Body::Cancel { .. }
+            | Body::Release { .. }
+            | Body::Transfer { .. } => false,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lockstep_wire::limit::{DATA_BYTES_MAX, WAIT_MS_MAX};
 use lockstep_wire::reply::EndReason;
-use lockstep_wire::{FencingToken, Name, Nonce, SessionId};
+use lockstep_wire::{FencingToken, Name, NodeId, Nonce, SessionId};
 
 use super::call::{AcquireOptions, Body, Call};
 use super::outcome::{CallId, Event, Failure, Loss, Outcome, SessionKey};
@@ -125,6 +125,11 @@ impl ClientCore {
     /// Asks the member that the core is at how its cell is.
     pub fn status(&mut self, now: Time) -> CallId {
         self.read(Body::Status, now)
+    }
+
+    /// Asks the member that the core is at, which should lead, to hand over; to whom it thinks best when `to` is 0.
+    pub fn transfer_leader(&mut self, to: NodeId, now: Time) -> CallId {
+        self.read(Body::Transfer { to }, now)
     }
 
     /// Asks which cell serves which namespace.

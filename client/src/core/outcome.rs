@@ -5,7 +5,7 @@
 use std::fmt;
 
 use lockstep_wire::reply::{EndReason, Grant};
-use lockstep_wire::{FencingToken, RequestId, Status};
+use lockstep_wire::{FencingToken, NodeId, RequestId, Status, Term};
 
 use super::view::{LockInfo, RouteInfo, SessionInfo, StatusInfo};
 
@@ -166,6 +166,13 @@ pub enum Outcome {
     Session(SessionInfo),
     /// The cell.
     Status(StatusInfo),
+    /// Leadership has moved.
+    Transferred {
+        /// Who leads now.
+        leader: NodeId,
+        /// In which term.
+        term: Term,
+    },
     /// The routing table.
     Routes(Vec<RouteInfo>),
     /// None of these.

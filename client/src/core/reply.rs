@@ -219,6 +219,9 @@ impl ClientCore {
                 self.on_reconciled(call, &SessionInfo::from(*view), granted_max);
             }
             (Body::Status, Reply::Status(view)) => self.finish(call, Outcome::Status((*view).into())),
+            (Body::Transfer { .. }, Reply::Transferred { leader, term }) => {
+                self.finish(call, Outcome::Transferred { leader: *leader, term: *term });
+            }
             (Body::Routes, Reply::Routes(rows)) => {
                 self.finish(call, Outcome::Routes(rows.iter().map(RouteInfo::from).collect()));
             }
@@ -328,6 +331,9 @@ impl ClientCore {
     fn on_refused(&mut self, call: CallId, refusal: &Refusal<'_>) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let (session, status) = (state.session, refusal.status);
+        if let Body::Transfer { .. } = state.body {
+            return self.on_transfer_refused(call, refusal);
+        }
         match (status.retry(), status) {
             (Retry::Anywhere, Status::Overloaded | Status::NoSpace) => {
                 let ms = u64::from(refusal.retry_after_ms).clamp(AGAIN_MS, RETRY_AFTER_MS_MAX);
@@ -366,6 +372,17 @@ impl ClientCore {
             }
             (Retry::Done | Retry::Never, _) => self.on_refused_for_good(call, refusal),
         }
+    }
+
+    /// Whoever asked decides whether to ask again: by then another member may lead.
+    fn on_transfer_refused(&mut self, call: CallId, refusal: &Refusal<'_>) {
+        let was_sent_before = self.calls.get(&call).is_some_and(|state| state.is_in_doubt);
+        let failure = if was_sent_before || refusal.status.retry() == Retry::SameRequestId {
+            Failure::OutcomeUnknown { trouble: explain(refusal.status, refusal.detail) }
+        } else {
+            Failure::Refused { status: refusal.status, detail: refusal.detail.to_owned() }
+        };
+        self.finish(call, Outcome::Failed(failure));
     }
 
     fn on_refused_for_good(&mut self, call: CallId, refusal: &Refusal<'_>) {

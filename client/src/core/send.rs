@@ -233,6 +233,7 @@ fn plain<'a>(body: &'a Body, session: SessionId, mutation: Mutation<'a>) -> Requ
         Body::GetSession { of } => Request::GetSession { session: *of },
         Body::Reconcile { .. } => Request::GetSession { session },
         Body::Status => Request::Status,
+        Body::Transfer { to } => Request::TransferLeader { to: *to },
         Body::Routes => Request::Routes,
     }
 }

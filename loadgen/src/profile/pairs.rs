@@ -444,6 +444,7 @@ fn describe(outcome: &Outcome) -> (&'static str, String) {
         | Outcome::Lock(_)
         | Outcome::Session(_)
         | Outcome::Status(_)
+        | Outcome::Transferred { .. }
         | Outcome::Routes(_) => ("UNEXPECTED", format!("{outcome:?}")),
     }
 }

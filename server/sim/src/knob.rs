@@ -98,6 +98,7 @@ knobs! {
         clock_rates,
         snapshots,
         births,
+        transfers,
     }
 }
 

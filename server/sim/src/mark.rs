@@ -50,6 +50,10 @@ marks! {
     HardStateRead => "a start read back what its node had promised",
     /// Raft: a leader that stops has handed over before its end.
     OfficeHandedOver => "a leader that stopped handed its office over",
+    /// Raft: a leader has handed over because an operator asked for it.
+    TransferSucceeded => "a leader that was asked to hand over did",
+    /// Raft: a hand-over that an operator asked for did not come about, and was given up.
+    TransferAborted => "a leader gave a hand-over up",
     /// Raft: a follower needed entries that its leader had to read from disk.
     EntriesReadBack => "entries were read back from disk for a follower",
     /// Log: a start has cut a torn batch.

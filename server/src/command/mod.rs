@@ -14,6 +14,7 @@ mod reexec;
 mod serve;
 mod status;
 mod stop;
+mod transfer_leader;
 mod wal;
 
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     Format(format::FormatArgs),
     Serve(serve::ServeArgs),
+    TransferLeader(transfer_leader::TransferLeaderArgs),
     Wal(wal::WalArgs),
     #[command(hide = true)]
     ExecUnder(reexec::ExecUnderArgs),
@@ -72,6 +74,7 @@ impl Command {
             Command::Dev(args) => serving(dev::run(&args)),
             Command::Format(args) => serving(format::run(&args)),
             Command::Serve(args) => serving(serve::run(&args)),
+            Command::TransferLeader(args) => on_this_thread(transfer_leader::run(args)),
             Command::Wal(args) => wal::run(&args),
             Command::Lock(args) => on_this_thread(lock::run(args)),
             Command::Get(args) => on_this_thread(get::run(args)),

@@ -28,7 +28,7 @@ pub(crate) struct StatusArgs {
 }
 
 /// What each address said.
-type Members = BTreeMap<String, Result<StatusInfo, Error>>;
+pub(super) type Members = BTreeMap<String, Result<StatusInfo, Error>>;
 
 pub(super) async fn run(args: StatusArgs) -> Result<u8, Error> {
     let endpoints: Vec<String> =
@@ -56,7 +56,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<u8, Error> {
 }
 
 /// Asks the endpoints, and every member that one of them names.
-async fn ask(endpoints: &[String], cell: CellId) -> Members {
+pub(super) async fn ask(endpoints: &[String], cell: CellId) -> Members {
     let mut said = Members::new();
     let mut wanted: BTreeSet<String> = endpoints.iter().cloned().collect();
     while !wanted.is_empty() {
@@ -81,8 +81,15 @@ async fn ask(endpoints: &[String], cell: CellId) -> Members {
 }
 
 fn leader(members: &Members) -> Option<&StatusInfo> {
-    let leaders = members.values().flatten().filter(|status| status.role == "leader");
-    leaders.max_by_key(|status| status.term)
+    leader_at(members).map(|(_, status)| status)
+}
+
+/// The member that leads in the newest term, and where it was asked.
+pub(super) fn leader_at(members: &Members) -> Option<(&str, &StatusInfo)> {
+    let answers =
+        members.iter().filter_map(|(address, answer)| Some((address.as_str(), answer.as_ref().ok()?)));
+    let leaders = answers.filter(|(_, status)| status.role == "leader");
+    leaders.max_by_key(|(_, status)| status.term)
 }
 
 fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {

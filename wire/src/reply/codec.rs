@@ -149,6 +149,7 @@ impl<'a> Reply<'a> {
             | Reply::Lock(_)
             | Reply::Session(_)
             | Reply::Status(_)
+            | Reply::Transferred { .. }
             | Reply::Routes(_) => Status::Ok,
         }
     }
@@ -203,6 +204,10 @@ impl<'a> Reply<'a> {
             Reply::Lock(view) => view.put(out),
             Reply::Session(view) => view.put(out),
             Reply::Status(view) => view.put(out),
+            Reply::Transferred { leader, term } => {
+                out.put_u16(leader.0);
+                out.put_u64(term.0);
+            }
             Reply::Routes(rows) => rows.put(out),
         }
     }
@@ -270,6 +275,9 @@ impl<'a> Reply<'a> {
             kind::GET_LOCK => Reply::Lock(LockView::read(reader)?),
             kind::GET_SESSION => Reply::Session(SessionView::read(reader)?),
             kind::STATUS => Reply::Status(StatusView::read(reader)?),
+            kind::TRANSFER_LEADER => {
+                Reply::Transferred { leader: NodeId(reader.u16("leader")?), term: Term(reader.u64("term")?) }
+            }
             kind::ROUTES => Reply::Routes(Rows::read(reader, ROUTES_MAX, "routes")?),
             unknown => return Err(DecodeError::UnknownKind(unknown | kind::REPLY)),
         })

@@ -99,6 +99,7 @@ fn requests() -> Vec<(&'static str, Message<'static>)> {
         ("get-lock", Request::GetLock { name: NAME }),
         ("get-session", Request::GetSession { session: SESSION }),
         ("status", Request::Status),
+        ("transfer-leader", Request::TransferLeader { to: NodeId(3) }),
         ("routes", Request::Routes),
     ]
     .map(|(name, request)| (name, Message::Request(request)))
@@ -240,6 +241,11 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
         ("get-lock-reply.absent", kind::GET_LOCK, Reply::Lock(absent)),
         ("get-session-reply", kind::GET_SESSION, Reply::Session(SESSION_VIEW)),
         ("status-reply", kind::STATUS, Reply::Status(STATUS_VIEW)),
+        (
+            "transfer-leader-reply",
+            kind::TRANSFER_LEADER,
+            Reply::Transferred { leader: NodeId(3), term: Term(9) },
+        ),
         (
             "routes-reply",
             kind::ROUTES,

@@ -173,6 +173,7 @@ fn request() -> impl Strategy<Value = Request<'static>> {
         name().prop_map(|name| Request::GetLock { name }),
         session().prop_map(|session| Request::GetSession { session }),
         Just(Request::Status),
+        any::<u16>().prop_map(|to| Request::TransferLeader { to: NodeId(to) }),
         Just(Request::Routes),
     ]
 }
@@ -330,6 +331,10 @@ fn read_reply() -> impl Strategy<Value = (u16, Reply<'static>)> {
         lock_view().prop_map(|view| (kind::GET_LOCK, Reply::Lock(view))),
         session_view().prop_map(|view| (kind::GET_SESSION, Reply::Session(view))),
         status_view().prop_map(|view| (kind::STATUS, Reply::Status(view))),
+        (any::<u16>(), any::<u64>()).prop_map(|(leader, term)| (
+            kind::TRANSFER_LEADER,
+            Reply::Transferred { leader: NodeId(leader), term: Term(term) }
+        )),
         rows(route, ROUTES_MAX).prop_map(|routes| (kind::ROUTES, Reply::Routes(routes))),
     ]
 }

@@ -7,6 +7,7 @@
 mod apply;
 mod calls;
 mod digest;
+mod handover;
 mod lease;
 mod question;
 mod request;
@@ -33,6 +34,7 @@ use crate::time::{Span, Time};
 
 use calls::{Attachments, Calls};
 use digest::DigestBook;
+use handover::Handover;
 use lease::Leases;
 use question::Questions;
 use snapshot::Snapshots;
@@ -99,6 +101,7 @@ pub struct Cell {
     attachments: Attachments,
     questions: Questions,
     digests: DigestBook,
+    handover: Option<Handover>,
     outcomes: Outcomes,
     /// The sessions that the entry that is being applied ends, in its order.
     ending: VecDeque<(SessionId, SessionSlot)>,
@@ -207,6 +210,7 @@ impl Cell {
             attachments: Attachments::default(),
             questions: Questions::default(),
             digests: DigestBook::default(),
+            handover: None,
             outcomes: Outcomes::new(),
             ending: VecDeque::new(),
             snapshots: Snapshots::default(),
@@ -254,6 +258,7 @@ impl Cell {
         }
         self.is_halted |= fx.list()[before..].iter().any(|effect| matches!(effect, Effect::Halt(_)));
         self.settle(now, fx);
+        self.follow_handover(now, fx);
     }
 
     /// When the cell wants a tick at the latest.
@@ -261,7 +266,7 @@ impl Cell {
         if self.is_halted {
             return Time::NEVER;
         }
-        self.raft.deadline().min(self.office_deadline())
+        self.raft.deadline().min(self.office_deadline()).min(self.handover_deadline())
     }
 
     /// The leader that this replica knows, 0 for none, and where it serves clients.

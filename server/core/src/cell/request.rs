@@ -66,6 +66,7 @@ impl Cell {
         match request {
             Request::Status => view::status(self, call, fx),
             Request::Routes => view::routes(self, call, fx),
+            Request::TransferLeader { to } => self.on_transfer(call, *to, now, fx),
             Request::KeepAlive(sessions) => self.on_keep_alive(call, sessions, fx),
             Request::AttachSessions(proofs) => self.on_attach(call, proofs, now, fx),
             Request::OpenSession { client_id, ttl_ms, nonce } => {

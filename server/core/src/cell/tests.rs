@@ -6,6 +6,7 @@ mod admission;
 mod asking;
 mod expiry;
 mod failover;
+mod handover;
 mod locks;
 mod rig;
 mod sessions;

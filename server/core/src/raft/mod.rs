@@ -446,6 +446,11 @@ impl Raft {
         self.leading.transfer.is_some()
     }
 
+    /// Whether the member that is to take over has been told.
+    pub fn has_told_successor(&self) -> bool {
+        self.leading.transfer.is_some_and(|transfer| transfer.is_told())
+    }
+
     /// Who leads, as far as this node knows.
     pub fn leader(&self) -> Option<NodeId> {
         self.leader

@@ -18,6 +18,12 @@ pub(super) struct Transfer {
     is_told: bool,
 }
 
+impl Transfer {
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told
+    }
+}
+
 /// An orderly stop under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stop {
@@ -60,7 +66,7 @@ impl Raft {
     }
 
     /// The reachable follower whose disk has the most.
-    fn successor(&self) -> Option<NodeId> {
+    pub fn successor(&self) -> Option<NodeId> {
         let reachable = (0..self.peers.len()).filter(|at| self.is_reachable(*at));
         let best = reachable.max_by_key(|at| self.peers[*at].progress.matched);
         best.map(|at| self.peers[at].node)

@@ -70,6 +70,7 @@ impl World {
             | Fault::Pause { .. }
             | Fault::Resume(_)
             | Fault::Snapshot(_)
+            | Fault::Transfer(..)
             | Fault::LateTurn(..) => self.act_on_process(fault, now),
             Fault::Cut(cuts) => cuts.iter().filter(|(from, to)| self.fabric.cut(*from, *to)).count() > 0,
             Fault::Mend(cuts) => cuts.iter().filter(|(from, to)| self.fabric.mend(*from, *to)).count() > 0,
@@ -129,6 +130,7 @@ impl World {
             }
             Fault::Start(node) => self.start(node),
             Fault::Stop(node) => self.stop(node),
+            Fault::Transfer(node, to) => self.transfer(node, to),
             Fault::Pause { node, stops_clock } => {
                 let has_gone_on = !self.nodes[node].is_paused && self.nodes[node].process.is_some();
                 self.nodes[node].pause(now, stops_clock);
@@ -327,6 +329,21 @@ impl World {
         process.take_snapshots(start.clock, &mut around);
         state.turn_at(now, &mut self.fabric.schedule);
         true
+    }
+
+    fn transfer(&mut self, node: usize, to: Option<usize>) -> bool {
+        let now = self.fabric.now();
+        let state = &mut self.nodes[node];
+        if state.is_paused || state.process.is_none() {
+            return false;
+        }
+        let start = state.take_turn_start(now);
+        let Some(process) = &mut state.process else { return false };
+        let mut around =
+            Surroundings { fabric: &mut self.fabric, judges: &mut self.judges, machine: &mut state.machine };
+        let has_begun = process.transfer(to.map(Plan::node_id), start.clock, &mut around);
+        state.turn_at(now, &mut self.fabric.schedule);
+        has_begun
     }
 
     fn start_client(&mut self, client: usize) -> bool {

@@ -199,6 +199,7 @@ impl World {
             | Fault::Room(_)
             | Fault::Rot(_)
             | Fault::Wipe(_)
+            | Fault::Transfer(..)
             | Fault::ClockRate(..)
             | Fault::ClientCrash(_)
             | Fault::ClientStart(_)

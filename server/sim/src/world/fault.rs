@@ -61,6 +61,8 @@ pub enum Fault {
     Wipe(usize),
     /// A machine's clock goes on at another rate: so many millionths too fast.
     ClockRate(Site, i64),
+    /// An operator asks a node, if it leads, to hand over: to this one, or to whichever is best.
+    Transfer(usize, Option<usize>),
     /// A client dies.
     ClientCrash(usize),
     /// Another one takes its place.
@@ -108,6 +110,7 @@ enum Kind {
     Wipe,
     ClockRate,
     Snapshot,
+    Transfer,
 }
 
 impl Nemesis {
@@ -207,6 +210,10 @@ impl Nemesis {
             Kind::Wipe => (Fault::Wipe(node), Some((while_down, Fault::Start(node)))),
             Kind::ClockRate => (self.draw_clock_rate(node, client), None),
             Kind::Snapshot => (Fault::Snapshot(node), None),
+            Kind::Transfer => {
+                let to = stream.percent(70).then(|| stream.place(self.nodes));
+                (Fault::Transfer(leader.unwrap_or(node), to), None)
+            }
         })
     }
 
@@ -242,6 +249,7 @@ impl Nemesis {
             (plan.wipes, Kind::Wipe),
             (plan.clock_rates, Kind::ClockRate),
             (plan.snapshots, Kind::Snapshot),
+            (plan.transfers, Kind::Transfer),
         ]
         .into_iter()
         .filter(|(exists, _)| *exists)

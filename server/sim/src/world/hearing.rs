@@ -28,6 +28,7 @@ pub(super) fn kept_alive_by(
         | Request::GetLock { .. }
         | Request::GetSession { .. }
         | Request::Status
+        | Request::TransferLeader { .. }
         | Request::Routes => Vec::new(),
     }
 }

@@ -51,6 +51,8 @@ pub struct FaultPlan {
     pub snapshots: bool,
     /// They come thick and fast in the first moments, when cells are born.
     pub births: bool,
+    /// An operator has leaders hand over.
+    pub transfers: bool,
 }
 
 /// What clients do.
@@ -163,6 +165,7 @@ impl Plan {
         let mut variety = Stream::new(seed, Concern::Variety, 0);
         plan.workload.vary(&mut variety);
         plan.forgers = variety.one_of(&[0, 0, 1, 2]);
+        plan.faults.transfers = plan.faults.gap_mean.is_some() && plan.nodes > 1 && variety.percent(30);
         plan
     }
 

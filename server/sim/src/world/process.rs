@@ -14,7 +14,11 @@ use lockstep_core::{
 use lockstep_wal::disk::{DiskDone, DiskError, OpId, ShardId};
 use lockstep_wal::memory::Completion;
 use lockstep_wal::{Failure, Inspection, Log, Lsn, ReadId, Refusal, claim, load_snapshot};
-use lockstep_wire::{CellId, LogIndex, NodeId, Term};
+use lockstep_wire::frame::Assembler;
+use lockstep_wire::limit::REPLY_FRAME_BYTES_MAX;
+use lockstep_wire::reply::Reply;
+use lockstep_wire::request::Request;
+use lockstep_wire::{CellId, Correlation, LogIndex, NodeId, Retry, Term};
 
 use super::defect::Defect;
 use super::judge::{Judges, Mirror};
@@ -27,6 +31,9 @@ use super::storage::{Landing, Wish, ballot_of, reflect};
 use super::trace::number_of_shown;
 use crate::mark::Mark;
 use crate::oracle::majority::Ballot;
+
+/// The connection that an operator asks on; no wire has this number.
+const OPERATOR: ConnectionId = ConnectionId(u64::MAX);
 
 /// Something that waits to be handed to the process.
 #[derive(Debug)]
@@ -119,6 +126,8 @@ pub(super) struct Process {
     pub(super) now: Time,
     stopped: usize,
     is_stopping: bool,
+    /// Cells that hand over because an operator has asked for it.
+    moving: BTreeSet<CellId>,
     /// It led a cell when its stop began.
     led_when_stopped: bool,
     pub(super) is_over: bool,
@@ -225,6 +234,7 @@ impl Process {
             now,
             stopped: 0,
             is_stopping: false,
+            moving: BTreeSet::new(),
             led_when_stopped: false,
             is_over: false,
         })
@@ -378,6 +388,9 @@ impl Process {
                     link.beats.push(*beat);
                 }
             }
+            Effect::Reply { connection: OPERATOR, frame } => {
+                self.on_operator_told(cell, &bytes[frame.clone()], around);
+            }
             Effect::Reply { connection: ConnectionId(wire), frame } => {
                 around.judges.on_said(cell, WireId(*wire), &bytes[frame.clone()]);
                 self.note_promises(cell, *wire, &bytes[frame.clone()], around);
@@ -466,6 +479,38 @@ impl Process {
         self.is_stopping = true;
         self.led_when_stopped = self.cells.values().any(|cell| cell.raft().is_leader());
         self.step_all(around, |_| Input::Stop);
+    }
+
+    /// An operator asks for the leadership of every cell to move. Says whether any of it begins to.
+    pub(super) fn transfer(&mut self, to: Option<NodeId>, now: Time, around: &mut Surroundings<'_>) -> bool {
+        self.now = now;
+        let request = Request::TransferLeader { to: to.unwrap_or_default() };
+        let (connection, correlation) = (OPERATOR, Correlation(1));
+        let was_moving = std::mem::take(&mut self.moving);
+        self.step_all(around, |_| Input::Request { connection, correlation, request });
+        let moving = self.cells.iter().filter(|(_, cell)| cell.raft().is_transferring());
+        self.moving = moving.map(|(cell, _)| *cell).collect();
+        self.moving != was_moving
+    }
+
+    /// What becomes of a transfer that had begun.
+    fn on_operator_told(&mut self, cell: CellId, bytes: &[u8], around: &mut Surroundings<'_>) {
+        if !self.moving.remove(&cell) {
+            return;
+        }
+        let mut rest = bytes;
+        let mut assembler = Assembler::default();
+        let frame = assembler.next(&mut rest, REPLY_FRAME_BYTES_MAX);
+        let frame = frame.expect("a reply is a frame").expect("a reply is whole");
+        match Reply::decode(&frame).expect("a reply can be read") {
+            Reply::Transferred { .. } => around.judges.set(Mark::TransferSucceeded),
+            reply => {
+                let leads_on = self.cells.get(&cell).is_some_and(|cell| cell.raft().is_leader());
+                if reply.status().retry() != Retry::Done && leads_on {
+                    around.judges.set(Mark::TransferAborted);
+                }
+            }
+        }
     }
 }
 

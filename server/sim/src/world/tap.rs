@@ -230,7 +230,7 @@ impl Judges {
                 Asked::Lock { name: name.to_owned(), floor, token_floor }
             }
             Request::GetSession { session } => Asked::Session { session, floor },
-            Request::Status | Request::Routes => Asked::Other,
+            Request::Status | Request::TransferLeader { .. } | Request::Routes => Asked::Other,
         }
     }
 

@@ -1,6 +1,7 @@
 //! More faults that users of other systems have met: members that live and are of no use, and more work than a cell
 //! can do. The judges look on in all of them; what a test asserts comes on top.
 
+use lockstep_sim::mark::Mark;
 use lockstep_sim::world::World;
 use lockstep_sim::world::fault::{Cuts, Fault, cut_both};
 use lockstep_sim::world::network::Site;
@@ -87,6 +88,36 @@ fn a_follower_that_cannot_keep_up_costs_nobody_the_leader() {
         assert_eq!(world.elections(), elections, "seed {seed}");
         assert_eq!((world.leader(CELL), world.term(first, CELL)), (Some(first), term), "seed {seed}");
         assert_eq!(world.summary().endings, 0, "seed {seed}");
+        rest(world);
+    }
+}
+
+/// Reads and keep-alives go on meanwhile, so nothing but the clock ends the attempt.
+#[test]
+fn a_transfer_to_a_member_that_hears_nothing_is_given_up_and_writes_resume() {
+    for seed in 1..=10 {
+        let mut world = at_work(seed, |plan| plan.workload.read_percent = 30);
+        let old = leader(&mut world);
+        let (to, term) = ((old + 1) % 3, world.term(old, CELL));
+        let deaf = vec![(Site::Node(old), Site::Node(to))];
+        world.act(&Fault::Cut(deaf.clone()));
+        let aborted = world.summary().marks.count(Mark::TransferAborted);
+        assert!(world.act(&Fault::Transfer(old, Some(to))), "seed {seed}: it begins");
+        pass(&mut world, 1_050);
+        assert_eq!(world.summary().marks.count(Mark::TransferAborted), aborted + 1, "seed {seed}");
+        assert_eq!((world.leader(CELL), world.term(old, CELL)), (Some(old), term), "seed {seed}");
+        let written = world.summary().entries;
+        pass(&mut world, 500);
+        assert!(world.summary().entries > written, "seed {seed}: writes resume");
+        assert_eq!(world.summary().endings, 0, "seed {seed}: every client beats");
+        world.act(&Fault::Mend(deaf));
+        pass(&mut world, 2_000);
+        let from = leader(&mut world);
+        let to = (from + 1) % 3;
+        assert!(world.act(&Fault::Transfer(from, Some(to))), "seed {seed}: it begins");
+        pass(&mut world, 500);
+        assert_eq!(world.leader(CELL), Some(to), "seed {seed}: a later one works");
+        assert!(world.summary().marks.count(Mark::TransferSucceeded) > 0);
         rest(world);
     }
 }

@@ -77,6 +77,7 @@ pub(super) fn reply(reply: &Reply<'_>) -> String {
         }
         Reply::Session(session) => format!("{status} claims {}", session.claims_total),
         Reply::Status(view) => format!("{status} {} sessions {}", view.role, view.sessions),
+        Reply::Transferred { leader, term } => format!("{status} leader {leader} term {term}"),
         Reply::Routes(rows) => format!("{status} routes {}", rows.len()),
     }
 }
