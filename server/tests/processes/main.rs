@@ -44,6 +44,12 @@ fn until<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>)
     }
 }
 
+/// What somebody who runs a test by hand has set a number of it to.
+fn number_in(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
+}
+
 /// A directory of its own, on a real disk.
 fn directory() -> tempfile::TempDir {
     tempfile::Builder::new()

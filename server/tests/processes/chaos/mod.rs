@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
-use crate::{PATIENCE, until};
+use crate::{PATIENCE, number_in, until};
 use client::{Actor, KEPT_TTL_MS, Notes};
 use network::Network;
 use storm::Storm;
@@ -41,11 +41,6 @@ const ACTORS: usize = 10;
 const STORM_SECONDS: u64 = 20;
 /// How long clients may take to come to an end once everything is mended.
 const WIND_DOWN_MAX: Duration = Duration::from_secs(30);
-
-fn number_in(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
-}
 
 #[test]
 fn a_cell_keeps_its_contract_through_a_storm_of_faults() {
