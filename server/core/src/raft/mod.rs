@@ -431,6 +431,11 @@ impl Raft {
         self.events.pop_front()
     }
 
+    /// The newest round of this leader that was confirmed, and its newest.
+    pub fn rounds(&self) -> (RoundId, RoundId) {
+        (self.leading.rounds.confirmed(), self.leading.rounds.begun())
+    }
+
     /// Whether this node leads.
     pub fn is_leader(&self) -> bool {
         self.role == Role::Leader

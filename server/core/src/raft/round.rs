@@ -45,6 +45,11 @@ impl Rounds {
         self.begun
     }
 
+    /// The newest round that a majority has answered.
+    pub(super) fn confirmed(&self) -> RoundId {
+        self.confirmed
+    }
+
     /// Joins the next round that begins.
     pub(super) fn ask(&mut self, urgency: Urgency) -> RoundId {
         self.wanted = self.wanted.max(Some(urgency));

@@ -110,7 +110,7 @@ fn check(session: SessionId, heard: Heard, how: &str, leadership: &Leadership) -
 
 #[cfg(test)]
 mod tests {
-    use lockstep_wire::{LogIndex, NodeId, Term};
+    use lockstep_wire::{LogIndex, NodeId, RoundId, Term};
 
     use super::super::leadership::Serving;
     use super::*;
@@ -123,6 +123,9 @@ mod tests {
             term: Term(term),
             committed: LogIndex(committed),
             last: LogIndex(last),
+            confirmed: RoundId(0),
+            round: RoundId(0),
+            can_act: true,
         })
     }
 

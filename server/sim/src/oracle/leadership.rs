@@ -1,24 +1,24 @@
-//! Who has led a cell and when, and how long entries have waited for their commit: what everything that must not be late is
-//! measured against.
+//! Who has led a cell and when, and how long entries have waited for their commit and rounds to be confirmed: what
+//! everything that must not be late is measured against.
 //!
 //! Invariant: a moment counts at most once as *without a leader*: one in which no replica serves; in which the one that serves
 //! in the newest term cannot act, its process standing still, about to stop or to hand over; or in which the oldest
-//! entry of the one that serves has been waiting, if that comes to [`STUCK_MIN`] or ends with its office. A leader that is
-//! cut off and has nothing to commit counts as one. A *change of leader* is a replica that serves in a term in which none
-//! has served. Deliberately absent: what may be how late.
+//! entry or the round of the one that serves has been waiting, if that comes to [`STUCK_MIN`] or ends with its office. A
+//! leader that is cut off and has nothing to commit or to confirm counts as one. A *change of leader* is a replica that
+//! serves in a term in which none has served. Deliberately absent: what may be how late.
 
 use std::collections::VecDeque;
 
-use lockstep_wire::{LogIndex, NodeId, Term};
+use lockstep_wire::{LogIndex, NodeId, RoundId, Term};
 
 const MS: u64 = 1_000_000;
-/// For how long an entry may wait for its commit before its leader counts as none, in ns: the shortest election timeout
-/// of the drawn plans.
+/// For how long an entry or a round may wait before its leader counts as none, in ns: the shortest election timeout of the
+/// drawn plans.
 const STUCK_MIN: u64 = 500 * MS;
-/// A wait of an entry for its commit that is worth remembering, in ns.
+/// A wait that is worth remembering, in ns.
 const WAIT_MIN: u64 = 5 * MS;
 
-/// A replica that serves, in the newest term in which one does, and can act.
+/// A replica that serves, in the newest term in which one does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serving {
     /// Which.
@@ -29,20 +29,53 @@ pub struct Serving {
     pub committed: LogIndex,
     /// Its last entry.
     pub last: LogIndex,
+    /// Its newest round that was confirmed.
+    pub confirmed: RoundId,
+    /// Its newest round.
+    pub round: RoundId,
+    /// Whether it can act: its process does not stand still, and is not about to stop or to hand over.
+    pub can_act: bool,
 }
 
-/// Entries that were seen first at one moment.
+/// Numbers that were seen first at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Appended {
-    last: LogIndex,
+struct Seen {
+    last: u64,
     at: u64,
+}
+
+/// What has begun and is not done, by rising numbers.
+#[derive(Debug, Default)]
+struct Waiting(VecDeque<Seen>);
+
+impl Waiting {
+    /// Everything through `last` has begun by now, and everything through `done` is done. Gives the waits that are over.
+    fn on_look(&mut self, now: u64, done: u64, last: u64) -> Vec<u64> {
+        if last > self.0.back().map_or(done, |seen| seen.last) {
+            self.0.push_back(Seen { last, at: now });
+        }
+        let mut over = Vec::new();
+        while let Some(oldest) = self.0.front().copied()
+            && oldest.last <= done
+        {
+            self.0.pop_front();
+            over.push(now - oldest.at);
+        }
+        over
+    }
+
+    /// Since when the oldest waits.
+    fn since(&self) -> Option<u64> {
+        self.0.front().map(|oldest| oldest.at)
+    }
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Leadership {
     now: u64,
-    serving: Option<Serving>,
+    /// A replica served when it was looked last, and could act.
+    is_led: bool,
     /// The newest term in which a replica has served.
     newest: Term,
     /// When the leader changed.
@@ -51,9 +84,10 @@ pub struct Leadership {
     leaderless: Vec<(u64, u64)>,
     /// The office that `waiting` is of.
     office: Option<(NodeId, Term)>,
-    /// What the one that serves has not committed.
-    waiting: VecDeque<Appended>,
-    /// Waits for a commit that are over: when, and how long they were.
+    /// What the one that serves has not committed, and not confirmed.
+    entries: Waiting,
+    rounds: Waiting,
+    /// Waits that are over: when, and how long they were.
     waits: Vec<(u64, u64)>,
 }
 
@@ -62,54 +96,44 @@ impl Leadership {
     pub fn on_look(&mut self, at: u64, serving: Option<Serving>) {
         // Whoever served before it may not have heard of that yet.
         let serving = serving.filter(|serving| serving.term >= self.newest);
-        if self.serving.is_none() {
+        if !self.is_led {
             self.cover(self.now, at);
         }
         self.now = at;
-        if let Some(serving) = serving {
-            self.take_office(serving);
-            self.note_commits(serving);
+        self.look_at_office(serving);
+        let acting = serving.filter(|serving| serving.can_act);
+        if let Some(serving) = acting {
+            let entries = self.entries.on_look(at, serving.committed.0, serving.last.0);
+            let rounds = self.rounds.on_look(at, serving.confirmed.0, serving.round.0);
+            let waits = entries.into_iter().chain(rounds).filter(|wait| *wait >= WAIT_MIN);
+            self.waits.extend(waits.map(|wait| (at, wait)));
+            if let Some(since) = self.waiting_since().filter(|since| at - since >= STUCK_MIN) {
+                self.cover(since, at);
+            }
         }
-        if let Some(oldest) = self.waiting.front().copied()
-            && serving.is_some()
-            && at - oldest.at >= STUCK_MIN
-        {
-            self.cover(oldest.at, at);
-        }
-        self.serving = serving;
+        self.is_led = acting.is_some();
     }
 
-    fn take_office(&mut self, serving: Serving) {
-        let office = Some((serving.node, serving.term));
+    fn look_at_office(&mut self, serving: Option<Serving>) {
+        let office = serving.map(|serving| (serving.node, serving.term));
         if self.office == office {
             return;
         }
-        // What the one before it had not committed has waited in vain.
-        if let Some(oldest) = self.waiting.front().copied() {
-            self.cover(oldest.at, self.now);
+        // What the one before had not committed, or confirmed, has waited in vain.
+        if let Some(since) = self.waiting_since() {
+            self.cover(since, self.now);
         }
         self.office = office;
-        self.waiting.clear();
-        if serving.term > self.newest {
+        (self.entries, self.rounds) = (Waiting::default(), Waiting::default());
+        if let Some(serving) = serving.filter(|serving| serving.term > self.newest) {
             self.newest = serving.term;
             self.changes.push(self.now);
         }
     }
 
-    fn note_commits(&mut self, serving: Serving) {
-        let known = self.waiting.back().map_or(serving.committed, |appended| appended.last);
-        if serving.last > known {
-            self.waiting.push_back(Appended { last: serving.last, at: self.now });
-        }
-        while let Some(oldest) = self.waiting.front().copied()
-            && oldest.last <= serving.committed
-        {
-            self.waiting.pop_front();
-            let wait = self.now - oldest.at;
-            if wait >= WAIT_MIN {
-                self.waits.push((self.now, wait));
-            }
-        }
+    /// Since when the oldest entry or the round waits.
+    fn waiting_since(&self) -> Option<u64> {
+        self.entries.since().into_iter().chain(self.rounds.since()).min()
     }
 
     /// Counts this time as one without a leader.
@@ -142,10 +166,10 @@ impl Leadership {
         self.changes.iter().rev().take_while(|change| **change > since).count() as u64
     }
 
-    /// The longest wait of an entry for its commit that was not over by then.
+    /// The longest wait, of an entry or a round, that was not over by then.
     pub fn wait_max_since(&self, since: u64) -> u64 {
         let over = self.waits.iter().rev().take_while(|(end, _)| *end >= since).map(|(_, wait)| *wait);
-        let oldest = self.waiting.front().map(|oldest| self.now - oldest.at);
+        let oldest = self.waiting_since().map(|since| self.now - since);
         over.chain(oldest).max().unwrap_or_default()
     }
 }
@@ -160,7 +184,15 @@ mod tests {
             term: Term(term),
             committed: LogIndex(committed),
             last: LogIndex(last),
+            confirmed: RoundId(0),
+            round: RoundId(0),
+            can_act: true,
         })
+    }
+
+    fn asking(term: u64, confirmed: u64, round: u64) -> Option<Serving> {
+        let rounds = (RoundId(confirmed), RoundId(round));
+        serving(term, 5, 5).map(|serving| Serving { confirmed: rounds.0, round: rounds.1, ..serving })
     }
 
     #[test]
@@ -213,6 +245,36 @@ mod tests {
         }
         assert_eq!(leadership.leaderless_since(0), 0);
         assert_eq!(leadership.wait_max_since(0), 80 * MS);
+    }
+
+    #[test]
+    fn a_leader_whose_round_nobody_confirms_counts_as_none() {
+        let mut leadership = Leadership::default();
+        leadership.on_look(0, asking(1, 7, 7));
+        leadership.on_look(1_000 * MS, asking(1, 7, 8));
+        leadership.on_look(1_400 * MS, asking(1, 7, 8));
+        assert_eq!(leadership.leaderless_since(0), 0);
+        leadership.on_look(1_600 * MS, asking(1, 7, 8));
+        assert_eq!(leadership.leaderless_since(0), 600 * MS);
+        leadership.on_look(1_700 * MS, asking(1, 8, 8));
+        leadership.on_look(3_000 * MS, asking(1, 8, 8));
+        assert_eq!(leadership.leaderless_since(0), 600 * MS, "it does not ask any more");
+        assert_eq!(leadership.wait_max_since(0), 700 * MS);
+    }
+
+    #[test]
+    fn a_leader_that_cannot_act_counts_as_none_and_keeps_its_office() {
+        let mut leadership = Leadership::default();
+        leadership.on_look(0, serving(1, 5, 5));
+        leadership.on_look(100 * MS, serving(1, 5, 6));
+        let standing = serving(1, 5, 6).map(|serving| Serving { can_act: false, ..serving });
+        leadership.on_look(200 * MS, standing);
+        leadership.on_look(300 * MS, serving(1, 6, 6));
+        assert_eq!(leadership.leaderless_since(0), 100 * MS);
+        assert_eq!(leadership.wait_max_since(0), 200 * MS);
+        leadership.on_look(400 * MS, serving(1, 6, 7));
+        leadership.on_look(600 * MS, None);
+        assert_eq!(leadership.leaderless_since(0), 300 * MS, "what waited when it left waited in vain");
     }
 
     #[test]

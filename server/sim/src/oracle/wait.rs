@@ -153,7 +153,7 @@ fn check(request: RequestKey, wait: Wait, leadership: &Leadership) -> Verdict {
 #[cfg(test)]
 mod tests {
     use lockstep_wire::reply::EndReason;
-    use lockstep_wire::{LogIndex, NodeId, Rows, Term};
+    use lockstep_wire::{LogIndex, NodeId, RoundId, Rows, Term};
 
     use super::super::leadership::Serving;
     use super::*;
@@ -162,7 +162,16 @@ mod tests {
 
     fn look(leadership: &mut Leadership, ms: u64, term: u64) {
         let (node, index) = (NodeId(1), LogIndex(5));
-        let serving = Serving { node, term: Term(term), committed: index, last: index };
+        let (round, can_act) = (RoundId(0), true);
+        let serving = Serving {
+            node,
+            term: Term(term),
+            committed: index,
+            last: index,
+            confirmed: round,
+            round,
+            can_act,
+        };
         leadership.on_look(ms * MS, Some(serving));
     }
 

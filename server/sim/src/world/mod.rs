@@ -198,17 +198,21 @@ impl World {
         serving.max().map(|(_, place)| place)
     }
 
-    /// The replica that serves in the newest term, if it can act at the moment.
+    /// The replica that serves in the newest term.
     fn serving(&self, cell: CellId) -> Option<Serving> {
         let serving = self.nodes.iter().filter_map(|node| Some((node, node.cell(cell)?.raft())));
         let serving = serving.filter(|(_, raft)| raft.is_leader() && raft.is_serving());
         let (node, raft) = serving.max_by_key(|(_, raft)| raft.term())?;
         let is_leaving = node.process.as_ref().is_some_and(Process::is_stopping) || raft.is_transferring();
-        (!node.is_standing() && !is_leaving).then_some(Serving {
+        let (confirmed, round) = raft.rounds();
+        Some(Serving {
             node: Plan::node_id(node.place),
             term: raft.term(),
             committed: raft.committed(),
             last: raft.last_index(),
+            confirmed,
+            round,
+            can_act: !node.is_standing() && !is_leaving,
         })
     }
 
