@@ -58,6 +58,11 @@ enum Incoming {
 impl Cell {
     /// Begins a snapshot of this replica's state, unless one is under way or would have nothing new.
     pub(super) fn take_snapshot(&mut self, now: Time, fx: &mut Effects) {
+        let applied = self.table.applied();
+        // Whoever sent it leads no more, and the next leader had the entries.
+        if self.snapshots.receiving.as_ref().is_some_and(|receiving| receiving.snapshot.index <= applied) {
+            self.stop_receiving(fx);
+        }
         let snapshots = &self.snapshots;
         if snapshots.taking.is_some()
             || snapshots.receiving.is_some()
@@ -67,7 +72,7 @@ impl Cell {
             return;
         }
         let Some(snapshot) = self.raft.next_snapshot() else { return };
-        assert!(snapshot.index == self.table.applied(), "what was handed out has been applied");
+        assert!(snapshot.index == applied, "what was handed out has been applied");
         self.table.begin_snapshot();
         self.snapshots.taking = Some(snapshot);
         self.stage_own(snapshot, 0, fx);
@@ -121,6 +126,7 @@ impl Cell {
             |receiving: &mut Receiving| receiving.snapshot == snapshot && !receiving.is_loading();
         if let Some(receiving) = self.snapshots.receiving.take_if(is_received)
             && let Incoming::Whole(table) = receiving.state
+            && snapshot.index > self.table.applied()
         {
             self.table = *table;
             self.raft.install(snapshot, now, fx);
@@ -194,7 +200,7 @@ impl Cell {
         }
     }
 
-    /// This replica leads now: it has all that a snapshot could bring.
+    /// This replica has all that the leader's snapshot could bring.
     pub(super) fn stop_receiving(&mut self, fx: &mut Effects) {
         if self.snapshots.receiving.take().is_some() {
             self.snapshots.is_staging = false;

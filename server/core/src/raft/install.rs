@@ -201,6 +201,7 @@ impl Raft {
     /// match goes together with the mark.
     pub fn install(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
         assert!(self.role != Role::Leader, "a leader has what it sends");
+        assert!(snapshot.index > self.handed_out, "a state is replaced by a newer one");
         let SnapshotId { index, term } = snapshot;
         let matches = self.log.term_at(index) == Some(term);
         if !matches {

@@ -67,8 +67,8 @@ impl Progress {
         if self.needs_snapshot && index >= self.snapshot_least {
             self.needs_snapshot = false;
             self.snapshot_least = LogIndex(0);
-            self.next = self.next.max(index.next());
             self.probe();
+            self.next = self.next.max(index.next());
         }
     }
 
@@ -194,6 +194,18 @@ mod tests {
         progress.probe_if_overdue(Time(21), Span(10));
         assert!(progress.is_probing());
         assert_eq!(progress.next, LogIndex(6));
+    }
+
+    #[test]
+    fn a_follower_with_a_snapshot_is_probed_behind_it() {
+        let mut progress = piping(5);
+        progress.need_snapshot(LogIndex(7));
+        assert!(progress.needs_snapshot() && !progress.has_room(100));
+        progress.on_installed(LogIndex(6));
+        assert!(progress.needs_snapshot(), "an older one does not do");
+        progress.on_installed(LogIndex(9));
+        assert!(!progress.needs_snapshot() && progress.is_probing() && progress.has_room(100));
+        assert_eq!((progress.matched, progress.next), (LogIndex(5), LogIndex(10)));
     }
 
     #[test]

@@ -126,6 +126,9 @@ impl Restored {
     /// The state of this snapshot is what the replica goes on from.
     pub fn on_loaded(&mut self, snapshot: SnapshotId) {
         assert!(snapshot.index >= self.log.base(), "the log does not go on where snapshot {snapshot} ends");
+        if snapshot.index == self.log.base() {
+            self.log.set_base_term(snapshot.term);
+        }
         self.log.drop_payloads_through(snapshot.index);
         self.loaded = Some(snapshot);
     }

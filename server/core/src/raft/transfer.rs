@@ -65,10 +65,10 @@ impl Raft {
         self.tick_stop(now, fx);
     }
 
-    /// The reachable follower whose disk has the most.
+    /// The reachable follower whose disk has the most, and that has a state to lead from.
     pub fn successor(&self) -> Option<NodeId> {
-        let reachable = (0..self.peers.len()).filter(|at| self.is_reachable(*at));
-        let best = reachable.max_by_key(|at| self.peers[*at].progress.matched);
+        let is_able = |at: &usize| self.is_reachable(*at) && !self.peers[*at].progress.needs_snapshot();
+        let best = (0..self.peers.len()).filter(is_able).max_by_key(|at| self.peers[*at].progress.matched);
         best.map(|at| self.peers[at].node)
     }
 

@@ -188,6 +188,34 @@ fn a_new_leader_goes_on_where_the_old_one_was() {
 }
 
 #[test]
+fn a_snapshot_that_was_overtaken_by_entries_is_given_up() {
+    for is_whole in [false, true] {
+        let mut scene = scene();
+        leave_behind(&mut scene, if is_whole { 5 } else { 60 });
+        let Scene { mut rig, leader, follower, .. } = scene;
+        let third = (1..=3).find(|node| *node != leader && *node != follower).unwrap();
+        rig.hold_snapshots(follower);
+        rig.start(follower);
+        rig.advance(200);
+        // The other one still has the entries, and leads next.
+        rig.isolate(leader);
+        rig.advance_until(5_000, |rig| rig.has_leader() && rig.leader() == third);
+        rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, third));
+        let applied = rig.cell(follower).applied();
+        if is_whole {
+            rig.release_snapshots(follower);
+            assert_eq!(rig.cell(follower).applied(), applied, "it has gone back");
+        } else {
+            rig.take_snapshot(follower);
+            rig.release_snapshots(follower);
+        }
+        rig.take_snapshot(follower);
+        assert_eq!(rig.snapshots(follower).last().unwrap().index, rig.cell(follower).applied());
+        assert_eq!(digest(&rig, follower), digest(&rig, third));
+    }
+}
+
+#[test]
 fn a_member_whose_newest_snapshot_is_damaged_goes_on_from_the_older_one() {
     let mut scene = scene();
     let Scene { ref mut rig, leader, follower, client, .. } = scene;
