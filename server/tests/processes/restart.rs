@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -43,18 +44,22 @@ fn traffic_until_killed(
     process: &mut Process,
     how_long: Duration,
 ) {
-    let before: u64 = workers.iter().map(|worker| worker.acknowledged).sum();
-    let stop = AtomicBool::new(false);
+    let books: Vec<_> = workers.iter().map(|worker| Arc::clone(&worker.acknowledged)).collect();
+    let acknowledged = || books.iter().map(|book| book.load(Ordering::Relaxed)).sum::<u64>();
+    let (before, stop) = (acknowledged(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for worker in workers.iter_mut() {
-            scope.spawn(|| worker.run(endpoints, &stop));
+            let connection = leader(endpoints, worker.cell, PATIENCE);
+            scope.spawn(|| worker.run(connection, &stop));
         }
-        std::thread::sleep(how_long);
+        let began = Instant::now();
+        while began.elapsed() < how_long || acknowledged() == before && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         process.kill();
         stop.store(true, Ordering::Relaxed);
     });
-    let after: u64 = workers.iter().map(|worker| worker.acknowledged).sum();
-    assert!(after > before, "nothing was acknowledged in {how_long:?}");
+    assert!(acknowledged() > before, "nothing was acknowledged");
 }
 
 /// Holds the books of every worker against what came back, and sees each cell grant above all that it had granted.
@@ -93,7 +98,7 @@ pub(crate) fn kill_and_verify(rounds: u64, options: &[&str], cells: u16, workers
         restart_max = restart_max.max(killed.elapsed());
         verify_all(&mut workers, &endpoints, cells);
     }
-    let acknowledged: u64 = workers.iter().map(|worker| worker.acknowledged).sum();
+    let acknowledged: u64 = workers.iter().map(|worker| worker.acknowledged.load(Ordering::Relaxed)).sum();
     println!(
         "{rounds} kills in {:.1?}: {acknowledged} acknowledged, served again after at most {restart_max:.0?}",
         began.elapsed()

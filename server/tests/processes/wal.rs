@@ -118,8 +118,8 @@ fn the_log_of_a_running_node_is_verified_while_it_is_written() {
         let (stop, endpoints) = (Arc::clone(&stop), cluster.endpoints());
         let mut worker = worker;
         move || {
-            worker.run(&endpoints, &stop);
-            worker.acknowledged
+            worker.run(leader(&endpoints, CELL, PATIENCE), &stop);
+            worker.acknowledged.load(Ordering::Relaxed)
         }
     });
     let mut last = 0;

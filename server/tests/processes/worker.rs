@@ -4,15 +4,14 @@
 //! under its id with the same content. Deliberately absent: any belief about deadlines; its sessions have a long TTL.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Mutation, Request, SessionProof};
 use lockstep_wire::{CellId, FencingToken, Nonce, Owner, RequestId, Retry, Rows, SessionId, Status};
 
-use crate::PATIENCE;
-use crate::connection::{Connection, leader};
+use crate::connection::Connection;
 
 /// Long enough for every pause that a test makes.
 const TTL_MS: u32 = 60_000;
@@ -60,8 +59,8 @@ pub(crate) struct Worker {
     pending: Option<Pending>,
     pub(crate) holds: Vec<Hold>,
     released: Vec<Hold>,
-    /// Answers that it has had.
-    pub(crate) acknowledged: u64,
+    /// Answers that it has had; others may look while it works.
+    pub(crate) acknowledged: Arc<AtomicU64>,
     /// The greatest token that it has been given.
     pub(crate) token_max: FencingToken,
 }
@@ -85,14 +84,13 @@ impl Worker {
             pending: None,
             holds: Vec::new(),
             released: Vec::new(),
-            acknowledged: 0,
+            acknowledged: Arc::default(),
             token_max: FencingToken(0),
         }
     }
 
     /// Locks and unlocks until it is told to stop or the cluster is gone.
-    pub(crate) fn run(&mut self, endpoints: &[SocketAddr], stop: &AtomicBool) {
-        let mut connection = leader(endpoints, self.cell, PATIENCE);
+    pub(crate) fn run(&mut self, mut connection: Connection, stop: &AtomicBool) {
         // An error means that the process is gone, which is what these tests are about.
         let mut outcome = self.begin(&mut connection);
         while !stop.load(Ordering::Relaxed) && outcome.is_ok() {
@@ -211,7 +209,7 @@ impl Worker {
             (what, other) => panic!("{what:?} of {} was answered {other:?}", self.prefix),
         }
         self.pending = None;
-        self.acknowledged += 1;
+        self.acknowledged.fetch_add(1, Ordering::Relaxed);
         self.seen.push(pending.id);
         // What the request said it had seen has been taken note of.
         self.seen.retain(|id| !pending.seen.contains(id));
