@@ -377,7 +377,8 @@ impl Log {
     /// A full disk is a state while a snapshot is being written. Everything else is final.
     fn on_snapshot_error(&mut self, cell: CellId, number: u64, step: Step, id: SnapshotId, error: DiskError) {
         let file = match step {
-            Step::Create | Step::Write if error == DiskError::NoSpace => {
+            // Late allocation shows at the sync, a directory that must grow at the rename; what was written is given up.
+            Step::Create | Step::Write | Step::Sync | Step::Rename if error == DiskError::NoSpace => {
                 let writing = self.snapshots.writings.get_mut(&cell);
                 if let Some(writing) = writing.filter(|writing| writing.number == number) {
                     writing.step = Step::RemoveStaging;
