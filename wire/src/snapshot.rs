@@ -65,20 +65,19 @@ impl<'a> SnapshotPiece<'a> {
     }
 
     pub(crate) fn read(reader: &mut Reader<'a>) -> Decoded<SnapshotPiece<'a>> {
-        Ok(SnapshotPiece {
-            term: Term(reader.u64("term")?),
-            snapshot: SnapshotId::read(reader)?,
-            piece: reader.u32("piece")?,
-            is_last: reader.bool("is_last")?,
-            bytes: {
-                // More than a length in two bytes can say.
-                let count = reader.u32("bytes")? as usize;
-                if count > SNAPSHOT_PIECE_BYTES_MAX {
-                    return Err(DecodeError::TooLarge("bytes"));
-                }
-                reader.take(count, "bytes")?
-            },
-        })
+        let term = Term(reader.u64("term")?);
+        let snapshot = SnapshotId::read(reader)?;
+        let piece = reader.u32("piece")?;
+        let is_last = reader.bool("is_last")?;
+        // More than a length in two bytes can say.
+        let count = reader.u32("bytes")? as usize;
+        if count > SNAPSHOT_PIECE_BYTES_MAX {
+            return Err(DecodeError::TooLarge("bytes"));
+        }
+        if !is_last && count < SNAPSHOT_PIECE_BYTES_MAX {
+            return Err(DecodeError::Invalid("bytes"));
+        }
+        Ok(SnapshotPiece { term, snapshot, piece, is_last, bytes: reader.take(count, "bytes")? })
     }
 }
 
@@ -90,7 +89,7 @@ pub enum SnapshotAnswer {
         /// The number of the next piece.
         piece: u32,
     },
-    /// It has all that is in it, durably.
+    /// It has all that is in it, or knows all of it to be committed.
     Installed,
     /// It cannot take it now: its disk is full, or the bytes are none that it understands. Try again later.
     Refused,

@@ -431,6 +431,7 @@ fn peer_message() -> impl Strategy<Value = PeerMessage<'static>> {
         (term(), outcome).prop_map(|(term, outcome)| PeerMessage::AppendReply { term, outcome }),
         (term(), snapshot(), any::<u32>(), any::<bool>(), bytes(SNAPSHOT_PIECE_BYTES_MAX)).prop_map(
             |(term, snapshot, piece, is_last, bytes)| {
+                let is_last = is_last || bytes.len() < SNAPSHOT_PIECE_BYTES_MAX;
                 PeerMessage::SnapshotPiece(SnapshotPiece { term, snapshot, piece, is_last, bytes })
             }
         ),

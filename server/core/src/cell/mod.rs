@@ -37,7 +37,7 @@ use digest::DigestBook;
 use handover::Handover;
 use lease::Leases;
 use question::Questions;
-use snapshot::Snapshots;
+use snapshot::{Snapshots, finish_loading};
 use tenure::Tenure;
 use waits::WaitTimers;
 
@@ -148,17 +148,12 @@ impl Restore {
     ) -> Vec<String> {
         let mut complaints = Vec::new();
         for snapshot in snapshots {
-            let mut loader = Ok(TableLoader::new(limits));
+            let mut loader = TableLoader::new(limits);
             let outcome = read(snapshot, &mut |bytes| {
-                if let Ok(loading) = &mut loader
-                    && let Err(error) = loading.push(bytes)
-                {
-                    loader = Err(error);
-                }
+                // What is wrong is said at the end once more.
+                let _ = loader.push(bytes);
             });
-            let table = outcome
-                .and_then(|()| loader.and_then(TableLoader::finish).map_err(|error| error.to_string()));
-            match table {
+            match outcome.and_then(|()| finish_loading(loader, snapshot)) {
                 Ok(table) => {
                     self.table = Some(table);
                     self.restored.on_loaded(snapshot);

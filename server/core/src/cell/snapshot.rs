@@ -12,7 +12,7 @@ use lockstep_wire::{NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece};
 
 use super::Cell;
 use crate::effect::{Effect, Effects, Report};
-use crate::table::{Limits, SnapshotError, Table, TableLoader};
+use crate::table::{Limits, Table, TableLoader};
 use crate::time::{Span, Time};
 
 /// How long a replica whose disk had no room for a snapshot waits before it tries again.
@@ -42,17 +42,12 @@ struct Receiving {
     next: u32,
     /// The disk has the pieces before this one.
     staged: u32,
-    state: Incoming,
+    /// What has come so far, as long as there is more to come.
+    loader: Option<TableLoader>,
+    /// The state, once all of it has come.
+    table: Option<Table>,
     /// Pieces that wait for the disk.
     waiting: VecDeque<Vec<u8>>,
-}
-
-/// How far the leader's state has been understood.
-#[derive(Debug)]
-enum Incoming {
-    Loading(Box<TableLoader>),
-    /// All pieces have come.
-    Whole(Box<Table>),
 }
 
 impl Cell {
@@ -61,7 +56,7 @@ impl Cell {
         let applied = self.table.applied();
         // Whoever sent it leads no more, and the next leader had the entries.
         if self.snapshots.receiving.as_ref().is_some_and(|receiving| receiving.snapshot.index <= applied) {
-            self.stop_receiving(fx);
+            self.give_up_snapshot(fx);
         }
         let snapshots = &self.snapshots;
         if snapshots.taking.is_some()
@@ -122,35 +117,40 @@ impl Cell {
             self.snapshots.taking = None;
             self.raft.mark(snapshot, now, fx);
         }
-        let is_received =
-            |receiving: &mut Receiving| receiving.snapshot == snapshot && !receiving.is_loading();
+        let is_received = |receiving: &mut Receiving| receiving.snapshot == snapshot;
         if let Some(receiving) = self.snapshots.receiving.take_if(is_received)
-            && let Incoming::Whole(table) = receiving.state
-            && snapshot.index > self.table.applied()
+            && let Some(table) = receiving.table
         {
-            self.table = *table;
+            if snapshot.index <= self.table.applied() {
+                // Another leader had the entries.
+                return fx.push(Effect::DropSnapshot);
+            }
+            self.table = table;
             self.raft.install(snapshot, now, fx);
-            fx.push(Effect::Report(Report::SnapshotInstalled { snapshot }));
         }
-        self.stage_received(fx);
     }
 
     /// The disk had no room.
     pub(super) fn on_snapshot_dropped(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
         self.snapshots.is_staging = false;
-        if self.snapshots.taking == Some(snapshot) {
-            self.snapshots.retry_at = now + RETRY;
-            self.abandon_own();
-        }
-        if self.snapshots.receiving.take_if(|receiving| receiving.snapshot == snapshot).is_some() {
-            self.raft.reply_about(snapshot, SnapshotAnswer::Refused, fx);
-        }
-        self.stage_received(fx);
-    }
-
-    fn abandon_own(&mut self) {
         if self.snapshots.taking.take().is_some() {
             self.table.abandon_snapshot();
+            self.snapshots.retry_at = now + RETRY;
+        }
+        if self.snapshots.receiving.take().is_some() {
+            self.raft.reply_about(snapshot, SnapshotAnswer::Refused, fx);
+        }
+    }
+
+    /// Gives up the snapshot that is under way, be it this replica's own or its leader's: nothing more is heard of it.
+    pub(super) fn give_up_snapshot(&mut self, fx: &mut Effects) {
+        let was_taking = self.snapshots.taking.take().is_some();
+        if was_taking {
+            self.table.abandon_snapshot();
+        }
+        if self.snapshots.receiving.take().is_some() || was_taking {
+            self.snapshots.is_staging = false;
+            fx.push(Effect::DropSnapshot);
         }
     }
 
@@ -166,73 +166,76 @@ impl Cell {
             return;
         }
         let snapshot = piece.snapshot;
-        let is_other = |receiving: &mut Receiving| receiving.snapshot != snapshot;
-        self.snapshots.receiving.take_if(is_other);
-        if self.snapshots.receiving.is_none() && piece.piece == 0 {
-            self.abandon_own();
-            self.snapshots.receiving = Some(Receiving::begin(snapshot, self.config.limits));
+        match &self.snapshots.receiving {
+            // It will count in a moment, and then this one may not be needed.
+            Some(other) if other.snapshot != snapshot && !other.is_loading() => {
+                return self.raft.reply_about(snapshot, SnapshotAnswer::Refused, fx);
+            }
+            Some(same) if same.snapshot == snapshot => {}
+            Some(_) | None if piece.piece > 0 => {
+                return self.raft.reply_about(snapshot, SnapshotAnswer::Wanted { piece: 0 }, fx);
+            }
+            Some(_) | None => {
+                self.give_up_snapshot(fx);
+                self.snapshots.receiving = Some(Receiving::begin(snapshot, self.config.limits));
+            }
         }
-        let Some(receiving) = self.snapshots.receiving.take() else {
-            return self.raft.reply_about(snapshot, SnapshotAnswer::Wanted { piece: 0 }, fx);
+        let Some(receiving) = self.snapshots.receiving.as_mut().filter(|receiving| receiving.is_loading())
+        else {
+            return;
         };
         if piece.piece != receiving.next || receiving.waiting.len() >= WAITING_MAX {
             // Sent again, by another leader perhaps, which does not know what is here.
-            if receiving.is_loading() {
-                let wanted = SnapshotAnswer::Wanted { piece: receiving.staged };
-                self.raft.reply_about(snapshot, wanted, fx);
-            }
-            self.snapshots.receiving = Some(receiving);
-            return;
+            let wanted = SnapshotAnswer::Wanted { piece: receiving.staged };
+            return self.raft.reply_about(snapshot, wanted, fx);
         }
         match receiving.take_in(piece) {
-            Ok(receiving) => {
-                self.snapshots.receiving = Some(receiving);
-                self.stage_received(fx);
-            }
-            Err(error) => {
-                let reason = format!(
-                    "cell {}: the snapshot {snapshot} of node {from} cannot be taken: {error}",
-                    self.config.cell
-                );
+            Ok(()) => self.stage_received(fx),
+            Err(reason) => {
+                let cell = self.config.cell;
+                let reason =
+                    format!("cell {cell}: the snapshot {snapshot} of node {from} cannot be taken: {reason}");
                 fx.push(Effect::Report(Report::Refused { peer: from, reason }));
+                self.give_up_snapshot(fx);
                 self.raft.reply_about(snapshot, SnapshotAnswer::Refused, fx);
             }
         }
     }
+}
 
-    /// This replica has all that the leader's snapshot could bring.
-    pub(super) fn stop_receiving(&mut self, fx: &mut Effects) {
-        if self.snapshots.receiving.take().is_some() {
-            self.snapshots.is_staging = false;
-            fx.push(Effect::DropSnapshot);
-        }
+/// The state of a snapshot whose bytes have all come.
+///
+/// # Errors
+/// Why it is none, or not the one that it is said to be.
+pub(super) fn finish_loading(loader: TableLoader, snapshot: SnapshotId) -> Result<Table, String> {
+    let table = loader.finish().map_err(|error| error.to_string())?;
+    if table.applied() != snapshot.index {
+        return Err(format!("it holds the state after entry {}", table.applied()));
     }
+    Ok(table)
 }
 
 impl Receiving {
     fn begin(snapshot: SnapshotId, limits: Limits) -> Receiving {
-        let state = Incoming::Loading(Box::new(TableLoader::new(limits)));
-        Receiving { snapshot, next: 0, staged: 0, state, waiting: VecDeque::new() }
+        let loader = Some(TableLoader::new(limits));
+        Receiving { snapshot, next: 0, staged: 0, loader, table: None, waiting: VecDeque::new() }
     }
 
     /// Whether the leader has pieces that are not here.
     fn is_loading(&self) -> bool {
-        matches!(self.state, Incoming::Loading(_))
+        self.loader.is_some()
     }
 
-    fn take_in(mut self, piece: &SnapshotPiece<'_>) -> Result<Receiving, SnapshotError> {
-        self.state = match self.state {
-            Incoming::Loading(mut loader) => {
-                loader.push(piece.bytes)?;
-                match piece.is_last {
-                    true => Incoming::Whole(Box::new(loader.finish()?)),
-                    false => Incoming::Loading(loader),
-                }
-            }
-            whole @ Incoming::Whole(_) => whole,
-        };
+    fn take_in(&mut self, piece: &SnapshotPiece<'_>) -> Result<(), String> {
+        let mut loader = self.loader.take().expect("pieces are taken in while some are missing");
+        loader.push(piece.bytes).map_err(|error| error.to_string())?;
+        if piece.is_last {
+            self.table = Some(finish_loading(loader, self.snapshot)?);
+        } else {
+            self.loader = Some(loader);
+        }
         self.next += 1;
         self.waiting.push_back(piece.bytes.to_vec());
-        Ok(self)
+        Ok(())
     }
 }

@@ -71,7 +71,7 @@ impl Cell {
         match event {
             RaftEvent::Elected { .. } => {
                 self.tenure = Tenure::default();
-                self.stop_receiving(fx);
+                self.give_up_snapshot(fx);
             }
             RaftEvent::Serving { term } => {
                 fx.push(Effect::Report(Report::Leading { term }));
@@ -88,8 +88,11 @@ impl Cell {
             }
             RaftEvent::RoundConfirmed(round) => self.questions.on_confirmed(round),
             RaftEvent::SnapshotWanted => self.take_snapshot(now, fx),
-            RaftEvent::SnapshotMarked(snapshot) => {
+            RaftEvent::SnapshotTaken(snapshot) => {
                 fx.push(Effect::Report(Report::SnapshotTaken { snapshot }));
+            }
+            RaftEvent::SnapshotInstalled(snapshot) => {
+                fx.push(Effect::Report(Report::SnapshotInstalled { snapshot }));
             }
             RaftEvent::Born => fx.push(Effect::Report(Report::Born)),
         }

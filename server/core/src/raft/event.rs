@@ -45,8 +45,10 @@ pub enum RaftEvent {
     RoundConfirmed(RoundId),
     /// A follower needs a snapshot, and there is none that would do.
     SnapshotWanted,
-    /// The mark of a snapshot is durable: it counts.
-    SnapshotMarked(SnapshotId),
+    /// A snapshot of this node's state counts: its mark is durable.
+    SnapshotTaken(SnapshotId),
+    /// A snapshot of the leader counts: its mark is durable, and whatever it replaced is gone.
+    SnapshotInstalled(SnapshotId),
     /// Every member has confirmed who the members are; voting may begin.
     Born,
 }

@@ -1,12 +1,12 @@
 //! A snapshot on its way to a follower whose entries are gone (Raft, section 7; ARCHITECTURE section 4.5).
 //!
-//! Invariant: one follower at a time gets a snapshot, with a bounded number of pieces on their way; a follower goes on
-//! from the piece that its disk has, also after a broken link or under another leader. What an installed snapshot
-//! replaces is truncated together with the mark that makes the snapshot count. Deliberately absent: the bytes, and when
-//! a snapshot is taken.
+//! Invariant: one follower at a time gets a snapshot, with a bounded number of pieces on their way; as long as it is the
+//! same snapshot, a follower goes on from the piece that its disk has, also after a broken link or under another leader.
+//! What an installed snapshot replaces is truncated together with the mark that makes the snapshot count. Deliberately
+//! absent: the bytes, and when a snapshot is taken.
 
 use lockstep_wire::peer::PeerMessage;
-use lockstep_wire::{LogIndex, NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotReply};
+use lockstep_wire::{LogIndex, NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotReply, Term};
 
 use super::durability::Deferred;
 use super::{Raft, RaftEvent, Role};
@@ -14,6 +14,8 @@ use crate::{Effect, Effects, Lane, RecordHead, RecordKind, SnapshotRead, Time};
 
 /// Pieces on their way to a follower.
 const WINDOW: u32 = 8;
+/// What a token has room for beside its epoch: no entry has this index, or a greater one.
+const INDEX_LIMIT: u64 = 1 << 48;
 
 /// The one install that a leader works on.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,7 @@ pub(super) struct Installing {
 impl Installing {
     fn has_room(&self) -> bool {
         let window = if self.is_answered { WINDOW } else { 1 };
-        !self.is_reading && !self.is_last_sent && self.next < self.acknowledged + window
+        !self.is_reading && !self.is_last_sent && self.next < self.acknowledged.saturating_add(window)
     }
 }
 
@@ -62,13 +64,18 @@ impl Raft {
         let turn = self.leading.install_turn;
         let needs = |at: &usize| {
             let progress = &self.peers[*at].progress;
-            progress.needs_snapshot() && now >= progress.snapshot_at && self.is_reachable(*at)
+            progress.waits_for_snapshot() && now >= progress.snapshot_at && self.is_reachable(*at)
         };
         let Some(at) = (0..count).map(|offset| (turn + offset) % count).find(needs) else { return };
-        let least = self.peers[at].progress.snapshot_least;
-        match self.snapshot.filter(|snapshot| snapshot.index >= least) {
+        let progress = &self.peers[at].progress;
+        let kept = [self.snapshot, self.older_snapshot];
+        // It may have half of the one that it was sent last.
+        let tried = progress.snapshot_tried.filter(|tried| kept.contains(&Some(*tried)));
+        let best = tried.or(self.snapshot).filter(|snapshot| snapshot.index >= progress.snapshot_least);
+        match best {
             Some(snapshot) => {
                 self.leading.install_turn = at + 1;
+                self.peers[at].progress.snapshot_tried = Some(snapshot);
                 self.leading.installing = Some(Installing {
                     to: self.peers[at].node,
                     snapshot,
@@ -96,13 +103,19 @@ impl Raft {
     /// A piece of a snapshot came back from the disk.
     pub(super) fn send_piece(&mut self, read: &SnapshotRead<'_>, now: Time, fx: &mut Effects) {
         let Some(installing) = self.leading.installing.as_mut() else { return };
-        if !installing.is_reading || installing.snapshot != read.snapshot || installing.next != read.piece {
+        if !installing.is_reading || installing.snapshot != read.snapshot {
             return;
         }
         installing.is_reading = false;
+        if installing.next != read.piece {
+            // The follower has said meanwhile where to go on.
+            return self.install_for_laggards(now, fx);
+        }
         let Some((bytes, is_last)) = read.found else {
-            // A newer one has replaced it; or it is damaged, and another must be taken.
-            self.snapshot = self.snapshot.filter(|snapshot| *snapshot != read.snapshot);
+            // Newer ones have replaced it; or it is damaged, and another must be taken.
+            for kept in [&mut self.snapshot, &mut self.older_snapshot] {
+                *kept = kept.filter(|snapshot| *snapshot != read.snapshot);
+            }
             self.leading.installing = None;
             return;
         };
@@ -124,7 +137,10 @@ impl Raft {
     ) {
         self.on_newer_term(reply.term, now, fx);
         let Some(at) = self.peer_at(from) else { return };
-        if self.role != Role::Leader || reply.term != self.term {
+        if self.role != Role::Leader
+            || reply.term != self.term
+            || reply.snapshot.index > self.log.last_index()
+        {
             return;
         }
         let progress = &mut self.peers[at].progress;
@@ -135,7 +151,7 @@ impl Raft {
             .as_mut()
             .filter(|installing| installing.to == from && installing.snapshot == reply.snapshot);
         match reply.answer {
-            SnapshotAnswer::Missing => progress.need_snapshot(reply.snapshot.index),
+            SnapshotAnswer::Missing => progress.lack_state(reply.snapshot.index),
             SnapshotAnswer::Installed => {
                 progress.on_installed(reply.snapshot.index);
                 self.stop_installing(from);
@@ -147,9 +163,11 @@ impl Raft {
             SnapshotAnswer::Wanted { piece } => {
                 let Some(installing) = installing else { return };
                 installing.heard_at = now;
-                let is_ahead = piece > installing.next;
+                if installing.is_answered && piece > installing.next {
+                    return;
+                }
                 // One that has begun anew, or that has more than this leader knew.
-                if is_ahead || piece < installing.acknowledged || !installing.is_answered {
+                if piece < installing.acknowledged || !installing.is_answered {
                     installing.is_last_sent &= piece >= installing.next;
                     installing.next = piece;
                 }
@@ -175,10 +193,14 @@ impl Raft {
             self.send_deposed(from, fx);
             return false;
         }
-        if !self.hear_leader(from, piece.term, now, fx) {
+        let snapshot = piece.snapshot;
+        let is_well_formed = snapshot.index > LogIndex(0)
+            && snapshot.index.0 < INDEX_LIMIT
+            && snapshot.term > Term(0)
+            && snapshot.term <= piece.term;
+        if !is_well_formed || !self.hear_leader(from, piece.term, now, fx) {
             return false;
         }
-        let snapshot = piece.snapshot;
         let is_known = match self.missing {
             Some(missing) => snapshot.index < missing.index,
             None => snapshot.index <= self.committed,
@@ -205,11 +227,10 @@ impl Raft {
         let SnapshotId { index, term } = snapshot;
         let matches = self.log.term_at(index) == Some(term);
         if !matches {
-            let (base, last) = (self.log.base(), self.log.last_index());
-            if last > base {
-                self.append_truncation(base.next(), now, fx);
-            }
-            self.durability.on_truncated(base.next());
+            // Also of an empty log: only behind a truncation may a mark be ahead of the entries.
+            let first = self.log.base().next();
+            self.append_truncation(first, now, fx);
+            self.durability.on_truncated(first);
             self.log.restart_at(index, term);
         }
         self.committed = self.committed.max(index);
@@ -232,18 +253,26 @@ impl Raft {
         self.durability.defer(append, Deferred::Marked(snapshot));
     }
 
-    fn append_mark(&self, append: crate::AppendId, snapshot: SnapshotId, fx: &mut Effects) {
+    fn append_mark(&mut self, append: crate::AppendId, snapshot: SnapshotId, fx: &mut Effects) {
+        self.marked = snapshot.index;
         let head = RecordHead { kind: RecordKind::SnapshotMark, term: snapshot.term, index: snapshot.index };
         fx.append(append, head, |_| {});
     }
 
     pub(super) fn on_marked(&mut self, snapshot: SnapshotId) {
-        self.snapshot = self.snapshot.max(Some(snapshot));
-        self.events.push_back(RaftEvent::SnapshotMarked(snapshot));
+        self.keep_snapshot(snapshot);
+        self.events.push_back(RaftEvent::SnapshotTaken(snapshot));
+    }
+
+    fn keep_snapshot(&mut self, snapshot: SnapshotId) {
+        if self.snapshot != Some(snapshot) {
+            self.older_snapshot = self.snapshot.replace(snapshot);
+        }
     }
 
     pub(super) fn on_installed(&mut self, snapshot: SnapshotId, fx: &mut Effects) {
-        self.on_marked(snapshot);
+        self.keep_snapshot(snapshot);
+        self.events.push_back(RaftEvent::SnapshotInstalled(snapshot));
         self.is_ack_due = true;
         self.reply_about(snapshot, SnapshotAnswer::Installed, fx);
     }
@@ -254,10 +283,11 @@ impl Raft {
         let index = self.handed_out;
         let term = self.log.term_at(index)?;
         let newest = self.snapshot.map_or(LogIndex(0), |snapshot| snapshot.index);
-        (index > newest).then_some(SnapshotId { index, term })
+        // Marks never go back; the newest one may be of a snapshot that is damaged.
+        (index > newest && index >= self.marked).then_some(SnapshotId { index, term })
     }
 
-    /// Says once per leader, and again after a while, that this node's own snapshot is damaged.
+    /// Says to whoever leads, now and again, that this node's own snapshot is damaged.
     pub(super) fn ask_for_snapshot(&mut self, now: Time, fx: &mut Effects) {
         let Some(missing) = self.missing.filter(|_| now >= self.missing_asked_at + self.config.election_max)
         else {

@@ -163,6 +163,10 @@ pub struct Raft {
     is_ack_due: bool,
     /// The newest snapshot that has its mark and, as far as is known, is whole.
     snapshot: Option<SnapshotId>,
+    /// The one before it, which is kept for a while.
+    older_snapshot: Option<SnapshotId>,
+    /// Where the newest mark stands, durable or not.
+    marked: LogIndex,
     /// The newest snapshot that has its mark, when neither it nor an older one is whole: this node has no state.
     missing: Option<SnapshotId>,
     missing_asked_at: Time,
@@ -229,6 +233,8 @@ impl Raft {
             verified: LogIndex(0),
             is_ack_due: false,
             snapshot: restored.loaded,
+            older_snapshot: None,
+            marked: restored.mark.map_or(LogIndex(0), |mark| mark.index),
             missing,
             missing_asked_at: Time(0),
             reading: None,

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use lockstep_wire::{LogIndex, RoundId};
+use lockstep_wire::{LogIndex, RoundId, SnapshotId};
 
 use crate::{Span, Time};
 
@@ -26,7 +26,12 @@ pub(super) struct Progress {
     pub(super) snapshot_at: Time,
     /// The least index that the snapshot must reach.
     pub(super) snapshot_least: LogIndex,
+    /// The snapshot that it was sent pieces of last.
+    pub(super) snapshot_tried: Option<SnapshotId>,
+    /// The entries that it lacks are gone.
     needs_snapshot: bool,
+    /// It has entries, and no state to apply them to.
+    lacks_state: bool,
     /// Where the logs match is being looked for: one message at a time, until it is known.
     is_probing: bool,
     /// Since when an acknowledgement is waited for.
@@ -45,28 +50,38 @@ impl Progress {
         self.is_short_of_space = false;
         self.snapshot_at = now;
         self.snapshot_least = LogIndex(0);
+        self.snapshot_tried = None;
         self.needs_snapshot = false;
+        self.lacks_state = false;
         self.probe();
     }
 
-    /// The entries that it lacks are gone, or it has no state to apply them to: it gets a snapshot through `least` or
-    /// further, and no entries until it has it.
-    pub(super) fn need_snapshot(&mut self, least: LogIndex) {
+    /// The entries that it lacks are gone: it gets a snapshot, and no entries until it has it.
+    pub(super) fn need_snapshot(&mut self) {
         self.needs_snapshot = true;
-        self.snapshot_least = self.snapshot_least.max(least);
         self.probe();
+    }
+
+    /// It has no state to apply its entries to: it gets a snapshot through `least` or further, and entries meanwhile,
+    /// because they are as good as anybody's for a majority.
+    pub(super) fn lack_state(&mut self, least: LogIndex) {
+        self.lacks_state = true;
+        self.snapshot_least = self.snapshot_least.max(least);
     }
 
     /// Whether it waits for a snapshot.
-    pub(super) fn needs_snapshot(&self) -> bool {
-        self.needs_snapshot
+    pub(super) fn waits_for_snapshot(&self) -> bool {
+        self.needs_snapshot || self.lacks_state
     }
 
-    /// It has a snapshot through here: the entries behind that are what it gets next.
+    /// It has all that is in a snapshot through here: the entries behind that are what it gets next.
     pub(super) fn on_installed(&mut self, index: LogIndex) {
-        if self.needs_snapshot && index >= self.snapshot_least {
-            self.needs_snapshot = false;
-            self.snapshot_least = LogIndex(0);
+        if index < self.snapshot_least {
+            return;
+        }
+        self.lacks_state = false;
+        self.snapshot_least = LogIndex(0);
+        if std::mem::take(&mut self.needs_snapshot) {
             self.probe();
             self.next = self.next.max(index.next());
         }
@@ -199,13 +214,23 @@ mod tests {
     #[test]
     fn a_follower_with_a_snapshot_is_probed_behind_it() {
         let mut progress = piping(5);
-        progress.need_snapshot(LogIndex(7));
-        assert!(progress.needs_snapshot() && !progress.has_room(100));
-        progress.on_installed(LogIndex(6));
-        assert!(progress.needs_snapshot(), "an older one does not do");
+        progress.need_snapshot();
+        assert!(progress.waits_for_snapshot() && !progress.has_room(100));
         progress.on_installed(LogIndex(9));
-        assert!(!progress.needs_snapshot() && progress.is_probing() && progress.has_room(100));
+        assert!(!progress.waits_for_snapshot() && progress.is_probing() && progress.has_room(100));
         assert_eq!((progress.matched, progress.next), (LogIndex(5), LogIndex(10)));
+    }
+
+    #[test]
+    fn a_follower_without_a_state_gets_entries_while_it_waits_for_a_snapshot() {
+        let mut progress = piping(5);
+        progress.lack_state(LogIndex(7));
+        assert!(progress.waits_for_snapshot() && progress.has_room(100));
+        progress.on_installed(LogIndex(6));
+        assert!(progress.waits_for_snapshot(), "an older one does not do");
+        progress.on_installed(LogIndex(7));
+        assert!(!progress.waits_for_snapshot());
+        assert_eq!(progress.next, LogIndex(6), "nothing that it was sent is sent again");
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Raft {
             }
             self.peers[at].progress.probe_if_overdue(now, self.config.election_min);
             if self.log.term_at(self.peers[at].progress.next.prev()).is_none() {
-                self.peers[at].progress.need_snapshot(LogIndex(0));
+                self.peers[at].progress.need_snapshot();
             }
             while self.peers[at].progress.has_room(self.config.inflight_bytes_max) {
                 let (next, is_probing) = (self.peers[at].progress.next, self.peers[at].progress.is_probing());
@@ -287,7 +287,7 @@ impl Raft {
             let Some(frame) = &frame else {
                 if is_waiting {
                     // The log has recycled what it would need.
-                    self.peers[at].progress.need_snapshot(LogIndex(0));
+                    self.peers[at].progress.need_snapshot();
                 }
                 continue;
             };

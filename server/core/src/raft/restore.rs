@@ -212,6 +212,15 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_may_be_installed_where_no_entry_was() {
+        let mut restored = Restored::new();
+        record(&mut restored, RecordKind::Truncate, 4, 1, b"");
+        record(&mut restored, RecordKind::SnapshotMark, 3, 20, b"");
+        record(&mut restored, RecordKind::Entry, 4, 21, b"next");
+        assert_eq!(restored.log.term_at(LogIndex(20)), Some(Term(3)));
+    }
+
+    #[test]
     fn what_was_truncated_and_half_recycled_is_gone() {
         let mut restored = Restored::new();
         record(&mut restored, RecordKind::Entry, 1, 8, b"");

@@ -47,7 +47,8 @@ impl Raft {
         if !self.is_short_of_space || !is_time || self.peers_with_space(now).count() < self.majority() {
             return;
         }
-        let successor = self.peers_with_space(now).max_by_key(|peer| peer.progress.matched);
+        let able = self.peers_with_space(now).filter(|peer| !peer.progress.waits_for_snapshot());
+        let successor = able.max_by_key(|peer| peer.progress.matched);
         if let Some(node) = successor.map(|peer| peer.node) {
             let patience = Span(self.config.election_max.0 * ATTEMPT_EVERY);
             self.leading.may_leave_at = now + patience;

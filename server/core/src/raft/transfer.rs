@@ -67,7 +67,7 @@ impl Raft {
 
     /// The reachable follower whose disk has the most, and that has a state to lead from.
     pub fn successor(&self) -> Option<NodeId> {
-        let is_able = |at: &usize| self.is_reachable(*at) && !self.peers[*at].progress.needs_snapshot();
+        let is_able = |at: &usize| self.is_reachable(*at) && !self.peers[*at].progress.waits_for_snapshot();
         let best = (0..self.peers.len()).filter(is_able).max_by_key(|at| self.peers[*at].progress.matched);
         best.map(|at| self.peers[at].node)
     }

@@ -55,12 +55,10 @@ fn drawn_runs_break_no_rule() {
     assert!(sum.stale_writes > 10 && sum.endings > 10, "{sum:?}");
 }
 
-/// Seeds that found a defect once, of the real parts or of a judge.
-const KEPT: [u64; 4] = [
-    // A hello that the birth of its cell overtook parted two members for good.
-    57, // An attach waited for a round that nobody confirmed, and its leader counted as one.
-    461,
-    // A turn's clock was older than what the turn handed out, and a lease counted from before its beat was sent.
-    7_000_222, // A forger was blamed for attaching what its own nonce had opened.
-    40_010_737,
-];
+/// Seeds that found a defect once, of the real parts or of a judge:
+/// * 57: a hello that the birth of its cell overtook parted two members for good.
+/// * 461: an attach waited for a round that nobody confirmed, and its leader counted as one.
+/// * 7000222: a turn's clock was older than what the turn handed out, and a lease counted from before its beat was sent.
+/// * 40010737: a forger was blamed for attaching what its own nonce had opened.
+/// * 90000992: a snapshot was installed at a member that had no entry, without the truncation that its log wants.
+const KEPT: [u64; 5] = [57, 461, 7_000_222, 40_010_737, 90_000_992];

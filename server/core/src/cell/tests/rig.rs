@@ -431,6 +431,7 @@ impl Rig {
     fn carry_out(&mut self, node: NodeId, effect: &Effect, bytes: &[u8]) {
         match effect {
             Effect::Append { append, head, payload } => {
+                self.check_mark(node, head);
                 let this = self.node(node);
                 this.records.push((*head, bytes[payload.clone()].to_vec()));
                 this.last_append = *append;
@@ -459,7 +460,7 @@ impl Rig {
             Effect::StageSnapshot { snapshot, piece, is_last, bytes: range } => {
                 self.stage(node, *snapshot, *piece, *is_last, &bytes[range.clone()]);
             }
-            Effect::DropSnapshot => self.node(node).snapshots.forget_staging(),
+            Effect::DropSnapshot => self.drop_snapshot(node),
             Effect::ReadSnapshot { snapshot, piece } => {
                 self.queue.push_back(Happening::SnapshotRead { node, snapshot: *snapshot, piece: *piece });
             }

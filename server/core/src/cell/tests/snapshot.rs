@@ -1,11 +1,14 @@
 //! Snapshots: taken while commits go on, restarted from, and installed at members whose entries are gone.
 
 use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
-use lockstep_wire::{LogIndex, SessionId, SnapshotId};
+use lockstep_wire::peer::PeerMessage;
+use lockstep_wire::{
+    LogIndex, NodeId, SessionId, SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotReply, Term,
+};
 
 use super::asking::{acquire, release, token};
 use super::rig::Rig;
-use crate::ConnectionId;
+use crate::{ConnectionId, Input};
 
 const NAME: &[&str] = &["/ls/a/b"];
 /// Locks of each session that `grow` opens.
@@ -335,4 +338,100 @@ fn nothing_new_makes_no_snapshot() {
     rig.take_snapshot(1);
     rig.take_snapshot(1);
     assert_eq!(rig.snapshots(1).len(), 1);
+}
+
+#[test]
+fn a_member_without_a_state_counts_for_a_majority_while_it_waits() {
+    let mut scene = scene();
+    let Scene { ref mut rig, leader, follower, client, session, .. } = scene;
+    rig.take_snapshot(follower);
+    let only = rig.snapshots(follower)[0];
+    rig.recycle(follower, only.index);
+    rig.crash(follower);
+    rig.damage_snapshot(follower, only);
+    let third = (1..=3).find(|node| *node != leader && *node != follower).unwrap();
+    rig.crash(third);
+    rig.hold_snapshots(leader);
+    rig.start(follower);
+    rig.advance(2_000);
+    token(&rig.call(client, acquire(session, 2, &["/ls/a/meanwhile"], 0))[0]);
+    assert_eq!(rig.cell(follower).applied(), LogIndex(0), "it has a state already");
+    rig.release_snapshots(leader);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+}
+
+#[test]
+fn a_snapshot_is_installed_where_the_log_has_no_entry_left() {
+    let mut scene = scene();
+    let Scene { ref mut rig, follower, .. } = scene;
+    rig.advance(60);
+    rig.take_snapshot(follower);
+    let own = rig.snapshots(follower)[0];
+    rig.recycle(follower, own.index);
+    let snapshot = leave_behind(&mut scene, 20);
+    let Scene { mut rig, leader, follower, .. } = scene;
+    rig.start(follower);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+    assert_eq!(rig.snapshots(follower), [own, snapshot]);
+    rig.crash(follower);
+    rig.start(follower);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+}
+
+#[test]
+fn a_replica_that_started_from_the_older_snapshot_names_none_below_its_newest_mark() {
+    let mut rig = Rig::serving(1);
+    let a = rig.connect(1);
+    rig.open(a, 1, 60_000);
+    rig.take_snapshot(1);
+    rig.open(a, 2, 60_000);
+    rig.take_snapshot(1);
+    let [older, newer] = rig.snapshots(1)[..] else { panic!("two were taken") };
+    rig.recycle(1, older.index);
+    rig.crash(1);
+    rig.damage_snapshot(1, newer);
+    rig.start(1);
+    // Before anything is committed.
+    rig.take_snapshot(1);
+    rig.advance_until(5_000, |rig| rig.cell(1).applied() > newer.index);
+    rig.take_snapshot(1);
+    assert!(rig.snapshots(1).last().unwrap().index > newer.index);
+}
+
+#[test]
+fn pieces_and_answers_that_cannot_be_change_nothing() {
+    let Scene { mut rig, leader, follower, .. } = scene();
+    rig.advance(60);
+    let before = [leader, follower].map(|node| digest(&rig, node));
+    let term = rig.cell(leader).raft().term();
+    let full = vec![7; SNAPSHOT_PIECE_BYTES_MAX];
+    let id = |index, term| SnapshotId { index: LogIndex(index), term: Term(term) };
+    let ahead = rig.cell(leader).applied().0 + 100;
+    for snapshot in
+        [id(0, 1), id(ahead, 0), id(ahead, term.0 + 1), id(1 << 48, 1), id(u64::MAX, 1), id(ahead, 1)]
+    {
+        for (piece, is_last) in [(0, false), (0, true), (1, true), (u32::MAX, false), (u32::MAX, true)] {
+            let bytes = if is_last { &b"what"[..] } else { &full };
+            let message = PeerMessage::SnapshotPiece(SnapshotPiece { term, snapshot, piece, is_last, bytes });
+            rig.step(follower, Input::Peer { from: NodeId(leader), message });
+            rig.settle();
+        }
+        let answers = [
+            SnapshotAnswer::Wanted { piece: 0 },
+            SnapshotAnswer::Wanted { piece: u32::MAX },
+            SnapshotAnswer::Installed,
+            SnapshotAnswer::Refused,
+            SnapshotAnswer::Missing,
+        ];
+        for answer in answers {
+            let message = PeerMessage::SnapshotReply(SnapshotReply { term, snapshot, answer });
+            rig.step(leader, Input::Peer { from: NodeId(follower), message });
+            rig.settle();
+        }
+    }
+    rig.advance(2_000);
+    assert_eq!([leader, follower].map(|node| digest(&rig, node)), before);
+    assert_eq!(rig.snapshots(follower), []);
+    assert_eq!((rig.halted(leader), rig.halted(follower)), (None, None));
+    assert_eq!(rig.cell(leader).raft().term(), term);
 }

@@ -493,7 +493,9 @@ impl Cluster {
                 self.check_round(node, raft, round);
                 format!("round {round} confirmed")
             }
-            RaftEvent::SnapshotWanted | RaftEvent::SnapshotMarked(_) => panic!("nobody takes snapshots here"),
+            RaftEvent::SnapshotWanted | RaftEvent::SnapshotTaken(_) | RaftEvent::SnapshotInstalled(_) => {
+                panic!("nobody takes snapshots here")
+            }
             RaftEvent::Born => "born".to_string(),
         };
         if !matches!(event, RaftEvent::RoundConfirmed(_)) || self.has_beats_in_trace {

@@ -78,6 +78,12 @@ impl Rig {
         }
     }
 
+    pub(super) fn drop_snapshot(&mut self, node: NodeId) {
+        self.node(node).snapshots.forget_staging();
+        self.queue
+            .retain(|happening| !matches!(happening, Happening::Staged { node: of, .. } if *of == node));
+    }
+
     pub(super) fn on_staged(&mut self, node: NodeId, snapshot: SnapshotId, piece: u32, is_last: bool) {
         let disk = &mut self.node(node).snapshots;
         if disk.is_full {
@@ -97,6 +103,21 @@ impl Rig {
         let bytes = stored.get(piece as usize);
         let found = bytes.map(|bytes| (&bytes[..], piece as usize + 1 == stored.len()));
         self.step(node.0, Input::SnapshotRead(SnapshotRead { snapshot, piece, found }));
+    }
+
+    /// A mark names a snapshot that is stored, and is ahead of the entries only right behind a truncation.
+    pub(super) fn check_mark(&mut self, node: NodeId, head: &RecordHead) {
+        if head.kind != RecordKind::SnapshotMark {
+            return;
+        }
+        let this = self.node(node);
+        let id = SnapshotId { index: head.index, term: head.term };
+        assert!(this.snapshots.stored.0.contains_key(&id), "snapshot {id} is marked and not stored");
+        let last = this.records.last().map(|(head, _)| *head).expect("a cell is born before it is marked");
+        let has_it = this.records.iter().any(|(other, _)| {
+            (other.kind, other.index, other.term) == (RecordKind::Entry, head.index, head.term)
+        });
+        assert!(has_it || last.kind == RecordKind::Truncate, "mark {id} follows {last:?}");
     }
 
     /// Answers a read of the log with what recycling has left of it.
