@@ -63,7 +63,7 @@ fn a_flipped_bit_inside_the_log_is_refused_with_its_place_and_nothing_is_cut() {
     let mut worker = Worker::new(CELL, "/ls/damage/worker");
     worker.begin(&mut connection).expect("a session");
     // Each acknowledged request is a batch, a block at least; a segment here has 256 blocks.
-    while worker.acknowledged < 700 {
+    while worker.acknowledged() < 700 {
         worker.one(&mut connection).expect("the cell grants");
     }
     drop(connection);
@@ -106,7 +106,7 @@ fn a_majority_goes_on_without_the_replica_whose_log_is_damaged() {
     let mut worker = Worker::new(CELL, "/ls/damage/worker");
     let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
     worker.begin(&mut connection).expect("a session");
-    while worker.acknowledged < 60 {
+    while worker.acknowledged() < 60 {
         worker.one(&mut connection).expect("the cell grants");
     }
     let damaged = (cluster.leader(CELL) + 1) % 3;

@@ -44,7 +44,7 @@ fn traffic_until_killed(
     process: &mut Process,
     how_long: Duration,
 ) {
-    let books: Vec<_> = workers.iter().map(|worker| Arc::clone(&worker.acknowledged)).collect();
+    let books: Vec<_> = workers.iter().map(|worker| Arc::clone(&worker.answers)).collect();
     let acknowledged = || books.iter().map(|book| book.load(Ordering::Relaxed)).sum::<u64>();
     let (before, stop) = (acknowledged(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -98,7 +98,7 @@ pub(crate) fn kill_and_verify(rounds: u64, options: &[&str], cells: u16, workers
         restart_max = restart_max.max(killed.elapsed());
         verify_all(&mut workers, &endpoints, cells);
     }
-    let acknowledged: u64 = workers.iter().map(|worker| worker.acknowledged.load(Ordering::Relaxed)).sum();
+    let acknowledged: u64 = workers.iter().map(|worker| worker.acknowledged()).sum();
     println!(
         "{rounds} kills in {:.1?}: {acknowledged} acknowledged, served again after at most {restart_max:.0?}",
         began.elapsed()

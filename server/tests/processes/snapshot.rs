@@ -67,6 +67,12 @@ fn go_around(cluster: &Cluster, at: usize) {
     until("the log goes around", ROUND_MAX, || (contents(data).oldest > newest).then_some(()));
 }
 
+/// Waits until a node has said something to its operator.
+#[track_caller]
+fn await_said(cluster: &mut Cluster, at: usize, words: &str) {
+    until(words, PATIENCE, || cluster.process(at).complained().contains(words).then_some(()));
+}
+
 #[test]
 fn a_node_that_was_away_for_longer_than_the_log_reaches_comes_back_under_load() {
     let mut cluster = small(3);
@@ -86,8 +92,7 @@ fn a_node_that_was_away_for_longer_than_the_log_reaches_comes_back_under_load() 
     let term = cluster.known(leader, CELL).expect("the leader answers").term;
     cluster.start_node(away);
     cluster.await_caught_up(away, CELL);
-    let complained = cluster.process(away).complained();
-    assert!(complained.contains("the leader's snapshot was installed"), "{complained}");
+    await_said(&mut cluster, away, "the leader's snapshot was installed");
     assert_eq!(cluster.known(leader, CELL).map(|known| known.term), Some(term), "it has disturbed somebody");
     load.verify_kept();
     load.finish();
@@ -168,10 +173,8 @@ fn a_node_whose_snapshots_are_damaged_asks_its_leader_for_one() {
     }
     cluster.start_node(victim);
     cluster.await_caught_up(victim, CELL);
-    let complained = cluster.process(victim).complained();
-    for words in [".snapshot is damaged at offset 0", "the leader's snapshot was installed"] {
-        assert!(complained.contains(words), "{complained}");
-    }
+    await_said(&mut cluster, victim, ".snapshot is damaged at offset 0");
+    await_said(&mut cluster, victim, "the leader's snapshot was installed");
     load.finish();
     cluster.agree(CELL);
 }

@@ -41,7 +41,7 @@ fn worked(requests: u64) -> (Cluster, Worker) {
     let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
     let mut worker = Worker::new(CELL, "/ls/wal/worker");
     worker.begin(&mut connection).expect("a session");
-    while worker.acknowledged < requests {
+    while worker.acknowledged() < requests {
         worker.one(&mut connection).expect("the cell grants");
     }
     (cluster, worker)
@@ -119,7 +119,7 @@ fn the_log_of_a_running_node_is_verified_while_it_is_written() {
         let mut worker = worker;
         move || {
             worker.run(leader(&endpoints, CELL, PATIENCE), &stop);
-            worker.acknowledged.load(Ordering::Relaxed)
+            worker.acknowledged()
         }
     });
     let mut last = 0;

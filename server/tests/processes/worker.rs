@@ -60,7 +60,7 @@ pub(crate) struct Worker {
     pub(crate) holds: Vec<Hold>,
     released: Vec<Hold>,
     /// Answers that it has had; others may look while it works.
-    pub(crate) acknowledged: Arc<AtomicU64>,
+    pub(crate) answers: Arc<AtomicU64>,
     /// The greatest token that it has been given.
     pub(crate) token_max: FencingToken,
 }
@@ -84,9 +84,14 @@ impl Worker {
             pending: None,
             holds: Vec::new(),
             released: Vec::new(),
-            acknowledged: Arc::default(),
+            answers: Arc::default(),
             token_max: FencingToken(0),
         }
+    }
+
+    /// How many answers it has had.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
     }
 
     /// Locks and unlocks until it is told to stop or the cluster is gone.
@@ -209,7 +214,7 @@ impl Worker {
             (what, other) => panic!("{what:?} of {} was answered {other:?}", self.prefix),
         }
         self.pending = None;
-        self.acknowledged.fetch_add(1, Ordering::Relaxed);
+        self.answers.fetch_add(1, Ordering::Relaxed);
         self.seen.push(pending.id);
         // What the request said it had seen has been taken note of.
         self.seen.retain(|id| !pending.seen.contains(id));
