@@ -36,7 +36,7 @@ pub use catch_up::{ReadDone, ReadId, ReadOutcome, ReadsFull};
 pub use format::format;
 pub use lockstep_wire::{RecordKind, SnapshotId};
 pub use log::{AppendRefusal, Failure, Log};
-pub use piece::{SnapshotRefusal, load_snapshot};
+pub use piece::{SnapshotInspection, SnapshotRefusal, inspect_snapshot, load_snapshot};
 pub use record::{CARRIED_KINDS, LoggedRecord, Lsn, Record};
 pub use recovery::{Inspection, SegmentInspection, SegmentState, claim, inspect, sealed_segments};
 pub use refusal::{Damage, RecordPlace, Refusal};

@@ -16,6 +16,9 @@ use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 /// Where the checksum stands.
 const CHECKSUM_AT: usize = 8;
 
+/// Where the term stands.
+const TERM_AT: usize = 32;
+
 /// The file of a whole snapshot.
 pub(crate) fn snapshot_file(cell: CellId, id: SnapshotId) -> FileName {
     FileName::Snapshot { cell, index: id.index }
@@ -122,7 +125,7 @@ impl PiecePlace {
         put(extent, 18, &[u8::from(is_last)]);
         put(extent, 20, &self.piece.to_le_bytes());
         put(extent, 24, &self.id.index.0.to_le_bytes());
-        put(extent, 32, &self.id.term.0.to_le_bytes());
+        put(extent, TERM_AT, &self.id.term.0.to_le_bytes());
         let checksum = checksum_around(extent, CHECKSUM_AT);
         put(extent, CHECKSUM_AT, &checksum.to_le_bytes());
     }
@@ -148,7 +151,7 @@ impl PiecePlace {
             return Err(damaged);
         }
         let cell = CellId(get_u16(extent, 16));
-        let id = SnapshotId { index: LogIndex(get_u64(extent, 24)), term: Term(get_u64(extent, 32)) };
+        let id = SnapshotId { index: LogIndex(get_u64(extent, 24)), term: recorded_term(extent) };
         if (cell, id) != (self.cell, self.id) {
             return Err(SnapshotRefusal::Foreign { file, cell, id });
         }
@@ -161,9 +164,25 @@ impl PiecePlace {
     }
 }
 
+/// The term that a piece claims, verified or not.
+fn recorded_term(extent: &[u8]) -> Term {
+    Term(get_u64(extent, TERM_AT))
+}
+
 /// What a piece with this much payload takes in the file.
 pub(crate) fn extent_bytes(payload_bytes: usize) -> usize {
     blocks_up(SNAPSHOT_HEADER_BYTES + payload_bytes)
+}
+
+/// A snapshot that was read from the beginning of its file to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotInspection {
+    /// Which one.
+    pub id: SnapshotId,
+    /// How long its file is.
+    pub bytes: u64,
+    /// How many pieces it has.
+    pub pieces: u32,
 }
 
 /// Reads a cell's snapshot and shows its stream to `visit`, piece by piece, each verified before it is shown. When
@@ -174,23 +193,45 @@ pub fn load_snapshot(
     id: SnapshotId,
     visit: &mut dyn FnMut(&[u8]),
 ) -> Result<(), SnapshotRefusal> {
-    let file = snapshot_file(cell, id);
+    read_pieces(storage, cell, id.index, Some(id.term), visit).map(|_| ())
+}
+
+/// Like [`load_snapshot`], for whoever knows a snapshot by the name of its file alone: the first piece says its term.
+pub fn inspect_snapshot(
+    storage: &mut dyn StorageRead,
+    cell: CellId,
+    index: LogIndex,
+    visit: &mut dyn FnMut(&[u8]),
+) -> Result<SnapshotInspection, SnapshotRefusal> {
+    read_pieces(storage, cell, index, None, visit)
+}
+
+fn read_pieces(
+    storage: &mut dyn StorageRead,
+    cell: CellId,
+    index: LogIndex,
+    mut term: Option<Term>,
+    visit: &mut dyn FnMut(&[u8]),
+) -> Result<SnapshotInspection, SnapshotRefusal> {
+    let file = FileName::Snapshot { cell, index };
     let files = storage.list().map_err(|error| SnapshotRefusal::Disk { file: None, error })?;
     let Some(&(_, bytes)) = files.iter().find(|(found, _)| *found == file) else {
         return Err(SnapshotRefusal::Missing { file });
     };
     let mut extent = vec![0; SNAPSHOT_STRIDE_BYTES];
     for piece in 0.. {
-        let place = PiecePlace { cell, id, piece };
+        let id = SnapshotId { index, term: term.unwrap_or_default() };
+        let mut place = PiecePlace { cell, id, piece };
         let Some(len) = place.extent_in(bytes) else {
             break;
         };
         let read = storage.read(file, place.offset(), &mut extent[..len]);
         read.map_err(|error| SnapshotRefusal::Disk { file: Some(file), error })?;
+        place.id.term = *term.get_or_insert(recorded_term(&extent));
         let (payload, is_last) = place.verify(&extent[..len], bytes)?;
         visit(payload);
         if is_last {
-            return Ok(());
+            return Ok(SnapshotInspection { id: place.id, bytes, pieces: piece + 1 });
         }
     }
     Err(SnapshotRefusal::CutShort { file, bytes })

@@ -12,6 +12,7 @@ mod lock;
 mod log_lines;
 mod reexec;
 mod serve;
+mod snapshot;
 mod status;
 mod stop;
 mod transfer_leader;
@@ -31,7 +32,7 @@ use lockstep_client::{Client, Config, Error};
 pub(crate) mod exit {
     /// The token is not the current one.
     pub(crate) const STALE: u8 = 1;
-    /// A node's log is damaged: a node would refuse to start on it.
+    /// A node's log or a snapshot of it is damaged: a node would not start on it.
     pub(crate) const DAMAGED: u8 = 65;
     /// No member of the cluster could be reached, or none knew a leader in time.
     pub(crate) const NO_CLUSTER: u8 = 69;
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     Format(format::FormatArgs),
     Serve(serve::ServeArgs),
+    Snapshot(snapshot::SnapshotArgs),
     TransferLeader(transfer_leader::TransferLeaderArgs),
     Wal(wal::WalArgs),
     #[command(hide = true)]
@@ -76,6 +78,7 @@ impl Command {
             Command::Serve(args) => serving(serve::run(&args)),
             Command::TransferLeader(args) => on_this_thread(transfer_leader::run(args)),
             Command::Wal(args) => wal::run(&args),
+            Command::Snapshot(args) => snapshot::run(&args),
             Command::Lock(args) => on_this_thread(lock::run(args)),
             Command::Get(args) => on_this_thread(get::run(args)),
             Command::Check(args) => on_this_thread(check::run(args)),

@@ -22,6 +22,7 @@ mod refusal;
 mod restart;
 mod shards;
 mod snapshot;
+mod snapshot_command;
 mod space;
 mod wal;
 mod worker;

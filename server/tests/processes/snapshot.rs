@@ -52,7 +52,7 @@ fn contents(data: &Path) -> Contents {
     contents
 }
 
-fn small(nodes: u16) -> Cluster {
+pub(crate) fn small(nodes: u16) -> Cluster {
     let mut cluster = Cluster::format(nodes, 1, "");
     cluster.start_all();
     cluster.leader(CELL);
@@ -61,7 +61,7 @@ fn small(nodes: u16) -> Cluster {
 
 /// Waits until a node's log has recycled all that it has now.
 #[track_caller]
-fn go_around(cluster: &Cluster, at: usize) {
+pub(crate) fn go_around(cluster: &Cluster, at: usize) {
     let data = &cluster.places[at].data;
     let newest = contents(data).oldest + LIVE_SEGMENTS_MAX + SPARE_SEGMENTS as u64;
     until("the log goes around", ROUND_MAX, || (contents(data).oldest > newest).then_some(()));

@@ -3,7 +3,9 @@
 use lockstep_wal::disk::{FileName, Storage, StorageRead};
 use lockstep_wal::layout::{BLOCK_BYTES, SNAPSHOT_HEADER_BYTES, SNAPSHOT_STRIDE_BYTES};
 use lockstep_wal::memory::Fault;
-use lockstep_wal::{ReadOutcome, RecordKind, SnapshotId, SnapshotRefusal};
+use lockstep_wal::{
+    ReadOutcome, RecordKind, SnapshotId, SnapshotInspection, SnapshotRefusal, inspect_snapshot,
+};
 use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 use lockstep_wire::{CellId, LogIndex, Term};
 
@@ -131,6 +133,41 @@ fn a_missing_file_a_missing_tail_and_another_snapshot_are_told_apart() {
     }
     rig.disk.remove(FILE).unwrap();
     assert_eq!(load(&mut rig, CELL, id()), Err(SnapshotRefusal::Missing { file: FILE }));
+}
+
+fn inspect(rig: &mut Rig, index: u64) -> (Result<SnapshotInspection, SnapshotRefusal>, Vec<u8>) {
+    let mut stream = Vec::new();
+    let visit = &mut |piece: &[u8]| stream.extend_from_slice(piece);
+    (inspect_snapshot(&mut rig.disk, CELL, LogIndex(index), visit), stream)
+}
+
+#[test]
+fn a_snapshot_says_its_term_to_whoever_knows_its_file_alone() {
+    for term in [1, 9] {
+        let mut rig = Rig::new(1);
+        let id = snapshot_id(term, 3);
+        rig.entries(CELL, term, 1..=5, 100);
+        rig.write_snapshot(CELL, id, &payload(term, 3, 300_000));
+        let bytes = content(&mut rig, FILE).len() as u64;
+        let found = SnapshotInspection { id, bytes, pieces: 3 };
+        assert_eq!(inspect(&mut rig, 3), (Ok(found), payload(term, 3, 300_000)));
+    }
+    // A second piece of another term, and a file under another one's name.
+    let (mut rig, mut other) = (written(300_000), Rig::new(1));
+    other.entries(CELL, 2, 1..=5, 100);
+    other.write_snapshot(CELL, snapshot_id(2, 3), &payload(1, 3, 300_000));
+    let (whole, foreign) = (content(&mut rig, FILE), content(&mut other, FILE));
+    let mixed = [&whole[..SNAPSHOT_STRIDE_BYTES], &foreign[SNAPSHOT_STRIDE_BYTES..]].concat();
+    place(&mut rig, FILE, &mixed);
+    let refused = SnapshotRefusal::Foreign { file: FILE, cell: CELL, id: snapshot_id(2, 3) };
+    assert_eq!(inspect(&mut rig, 3).0, Err(refused));
+    let file = FileName::Snapshot { cell: CELL, index: LogIndex(4) };
+    place(&mut rig, file, &whole);
+    assert_eq!(inspect(&mut rig, 4).0, Err(SnapshotRefusal::Foreign { file, cell: CELL, id: id() }));
+    assert_eq!(
+        inspect(&mut rig, 5).0,
+        Err(SnapshotRefusal::Missing { file: FileName::Snapshot { cell: CELL, index: LogIndex(5) } })
+    );
 }
 
 #[test]

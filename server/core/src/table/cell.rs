@@ -123,6 +123,16 @@ impl Table {
         self.locks.len()
     }
 
+    /// How many hold records there are, those of ended sessions that are not reaped yet among them.
+    pub fn holds_len(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// How many wait records there are, likewise.
+    pub fn waits_len(&self) -> usize {
+        self.waits.len()
+    }
+
     /// Whether a `Reap` entry has something to do.
     pub fn needs_reaping(&self) -> bool {
         !self.reap_queue.is_empty() || !self.marks.is_empty()

@@ -2,7 +2,8 @@
 //!
 //! Takes no lock and writes nothing. A shard is *frozen* before it is read: its sealed segments are mapped, all others
 //! are read into memory once, from their ends to their beginnings. A log grows in the other direction, so whatever is
-//! seen of it, all that came before it is seen, too.
+//! seen of it, all that came before it is seen, too. A snapshot is frozen by mapping its file, which nothing is written
+//! into under its name.
 //!
 //! Invariant: no reference to a mapped page is ever made, and none is touched that the kernel has not just
 //! brought in. Deliberately absent: any promise about the tail of a running node; it is a moment's view, and
@@ -17,6 +18,7 @@ use std::path::Path;
 
 use lockstep_wal::disk::{DiskError, FileName, ShardId, StorageRead};
 use lockstep_wal::sealed_segments;
+use lockstep_wire::{CellId, LogIndex};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{Mode, OFlags};
 
@@ -29,7 +31,7 @@ use crate::aligned::AlignedBuf;
 pub struct ReadOnlyDirectory {
     directory: OwnedFd,
     bounce: AlignedBuf,
-    /// The listing that the frozen shard was found with.
+    /// The listing that the frozen shard or snapshot was found with.
     listed: Option<Vec<(FileName, u64)>>,
     sealed: BTreeMap<FileName, MmapRaw>,
     others: BTreeMap<FileName, Vec<u8>>,
@@ -48,12 +50,10 @@ impl ReadOnlyDirectory {
         })
     }
 
-    /// Holds a shard's files as they are now; what was held of another shard is let go. Takes as much memory as the
+    /// Holds a shard's files as they are now; what was held before is let go. Takes as much memory as the
     /// shard's unsealed segments, three as a rule.
     pub fn freeze(&mut self, shard: ShardId) -> Result<(), DiskError> {
-        self.listed = None;
-        self.sealed.clear();
-        self.others.clear();
+        self.let_go();
         let mut listed = self.list()?;
         listed.sort_unstable();
         let sealed = sealed_segments(self, shard)?;
@@ -72,6 +72,25 @@ impl ReadOnlyDirectory {
         }
         self.listed = Some(listed);
         Ok(())
+    }
+
+    /// Holds a snapshot's file, also when its node removes it; what was held before is let go.
+    pub fn freeze_snapshot(&mut self, cell: CellId, index: LogIndex) -> Result<(), DiskError> {
+        self.let_go();
+        let file = FileName::Snapshot { cell, index };
+        let listed = self.list()?;
+        let (_, bytes) = *listed.iter().find(|(found, _)| *found == file).ok_or(DiskError::NotFound)?;
+        let map = map(self.open_file(file, OFlags::empty())?, bytes)?;
+        self.sealed.insert(file, map);
+        self.listed = Some(listed);
+        Ok(())
+    }
+
+    /// Lets go of what is held: files are as they are now.
+    pub fn let_go(&mut self) {
+        self.listed = None;
+        self.sealed.clear();
+        self.others.clear();
     }
 
     fn copy_backwards(&mut self, file: FileName, bytes: u64) -> Result<Vec<u8>, DiskError> {

@@ -251,6 +251,27 @@ fn a_frozen_shard_is_read_as_it_was_beside_whoever_writes_it() {
 }
 
 #[test]
+fn a_frozen_snapshot_is_read_also_when_its_node_has_removed_it() {
+    let directory = directory();
+    let (cell, index) = (CellId(2), LogIndex(9));
+    let file = FileName::Snapshot { cell, index };
+    let mut writer = DataDirectory::open(directory.path()).expect("opens");
+    let mut view = ReadOnlyDirectory::open(directory.path()).expect("opens");
+    assert_eq!(view.freeze_snapshot(cell, index), Err(DiskError::NotFound));
+    writer.create(file).expect("created");
+    writer.write_durable(file, 0, &[7; 2 * BLOCK_BYTES]).expect("written");
+    view.freeze_snapshot(cell, index).expect("frozen");
+    writer.remove(file).expect("removed");
+    let mut read = vec![0; BLOCK_BYTES];
+    view.read(file, BLOCK_BYTES as u64, &mut read).expect("read");
+    assert_eq!(read, [7; BLOCK_BYTES]);
+    assert_eq!(view.list(), Ok(vec![(file, 2 * BLOCK_BYTES as u64)]));
+    view.let_go();
+    assert_eq!(view.list(), Ok(vec![]));
+    assert_eq!(view.read(file, 0, &mut read), Err(DiskError::NotFound));
+}
+
+#[test]
 fn a_mapped_file_that_is_cut_is_an_error_and_not_a_signal() {
     let directory = directory();
     let [sealed, ..] = begun_segments(directory.path());

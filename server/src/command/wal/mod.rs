@@ -23,7 +23,7 @@ use super::{complain, exit, print};
 
 /// A running node may rotate its log while it is looked at, and what was seen then does not fit together. A refusal
 /// counts when it is met twice.
-const LOOKS_MAX: usize = 10;
+pub(super) const LOOKS_MAX: usize = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// Look into a node's log; changes nothing, and works beside a running node.
@@ -82,12 +82,13 @@ pub(super) fn run(args: &WalArgs) -> u8 {
 }
 
 /// A data directory and whose it is.
-struct Opened {
-    directory: ReadOnlyDirectory,
+pub(super) struct Opened {
+    pub(super) directory: ReadOnlyDirectory,
     superblock: Superblock,
 }
 
-fn open(data: &std::path::Path) -> Result<Opened, (String, u8)> {
+/// Opens a formatted directory; otherwise says why not, and with which code to end.
+pub(super) fn open(data: &std::path::Path) -> Result<Opened, (String, u8)> {
     let place = data.display();
     let mut directory =
         ReadOnlyDirectory::open(data).map_err(|error| (format!("{place}: {error}"), exit::FAILED))?;
