@@ -4,7 +4,7 @@
 //! `CLOSE_MS_MAX` of the driver at most; an executor that fails ends the run. Deliberately absent: what the clients do.
 
 use std::cell::RefCell;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -116,10 +116,27 @@ impl Fleet {
         C: Crowd + 'static,
         M: Fn(Range<u32>, Rc<RefCell<Tally>>, Arc<Pulse>) -> C + Clone + Send + 'static,
     {
+        let mut progress = Progress { pairs: 0, errors: 0 };
+        self.run_watched(make, |second, pulse, at| {
+            progress.print(second, pulse, at);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Likewise; `on_second` is called after each measured second, and may end the load.
+    pub(crate) fn run_watched<C, M>(
+        self,
+        make: M,
+        mut on_second: impl FnMut(u32, &Pulse, Time) -> ControlFlow<()>,
+    ) -> anyhow::Result<Sum>
+    where
+        C: Crowd + 'static,
+        M: Fn(Range<u32>, Rc<RefCell<Tally>>, Arc<Pulse>) -> C + Clone + Send + 'static,
+    {
         let pulse = Arc::new(Pulse::new());
         let handles = self.start(make, &pulse)?;
-        let (sessions, measured_s) = self.watch(&pulse, &handles);
-        let gap_ms_max = if measured_s == 0 { 0 } else { pulse.gap_ms_max(pulse.end()) };
+        let (sessions, measured_s) = self.watch(&pulse, &handles, &mut on_second);
+        let gap_ms_max = if measured_s == 0 { 0 } else { pulse.gap_ms_max(pulse.end().min(clock::now())) };
         pulse.stop();
         let mut tally = Tally::new();
         for part in handles.join_all() {
@@ -149,9 +166,14 @@ impl Fleet {
         started.map_err(|error| anyhow::anyhow!("the executors cannot be started: {error}"))
     }
 
-    /// Begins to measure when all sessions are open or the time for that is over, and comes back at the end, or when an
-    /// executor has failed. Says how many sessions there were at the begin and how long was measured.
-    fn watch(&self, pulse: &Pulse, handles: &PoolThreadHandles<Tally>) -> (u64, u32) {
+    /// Begins to measure when all sessions are open or the time for that is over, and comes back at the end, or when
+    /// `on_second` says so or an executor has failed. Says how many sessions there were at the begin and how long was measured.
+    fn watch(
+        &self,
+        pulse: &Pulse,
+        handles: &PoolThreadHandles<Tally>,
+        on_second: &mut dyn FnMut(u32, &Pulse, Time) -> ControlFlow<()>,
+    ) -> (u64, u32) {
         let clients = u64::from(self.options.clients);
         let is_failed = || handles.handles().iter().any(thread::JoinHandle::is_finished);
         let opened = || pulse.sessions.load(Ordering::Relaxed);
@@ -170,14 +192,13 @@ impl Fleet {
         }
         let begin = clock::now();
         pulse.begin(begin, begin.plus_ms(u64::from(self.options.seconds) * 1_000));
-        let mut progress = Progress { pairs: 0, errors: 0 };
         for second in 1..=self.options.seconds {
             let at = begin.plus_ms(u64::from(second) * 1_000);
             while clock::now() < at && !is_failed() {
                 thread::sleep(Duration::from_millis(LOOK_MS));
             }
-            progress.print(second, pulse, at);
-            if is_failed() && second < self.options.seconds {
+            let is_ended = on_second(second, pulse, at).is_break();
+            if (is_ended || is_failed()) && second < self.options.seconds {
                 return (sessions, second);
             }
         }

@@ -15,6 +15,7 @@ pub mod report;
 mod chance;
 mod clock;
 mod driver;
+mod gauge;
 mod host;
 mod socket;
 mod tally;

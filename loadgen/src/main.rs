@@ -1,10 +1,12 @@
 //! `lockstep-loadgen`: loads a Lockstep cluster with simulated clients and says what came of it.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use lockstep_loadgen::profile::pairs;
+use lockstep_loadgen::profile::{pairs, soak};
+use serde::Serialize;
 
 /// The exit code when `--check` has found something.
 const VIOLATION: u8 = 3;
@@ -13,7 +15,7 @@ const VIOLATION: u8 = 3;
 #[command(version, about = "Loads a Lockstep cluster with simulated clients and says what came of it")]
 #[command(
     after_help = "Exits with 0 after a run with successes, 1 without any or when it could not be run, \
-                        2 for bad arguments, 3 when --check has found a violation."
+                        2 for bad arguments, 3 when --check has found a violation. A soak exits with 1 when any call has failed."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -30,11 +32,23 @@ enum Profile {
         #[arg(long)]
         json: bool,
     },
+    /// A soak: locks that are held for the whole run, and millions of acquires and releases of others.
+    #[command(mut_arg("clients", |arg| arg.default_value("200")), mut_arg("seconds", |arg| arg.default_value("3600")))]
+    Soak {
+        #[command(flatten)]
+        options: soak::Options,
+        /// Print the report as JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
-    let Profile::Pairs { options, json } = Arguments::parse().profile;
-    match run(&options, json) {
+    let outcome = match Arguments::parse().profile {
+        Profile::Pairs { options, json } => run_pairs(&options, json),
+        Profile::Soak { options, json } => run_soak(&options, json),
+    };
+    match outcome {
         Ok(code) => code,
         Err(error) => {
             eprintln!("lockstep-loadgen: {error:#}");
@@ -43,13 +57,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &pairs::Options, json: bool) -> anyhow::Result<ExitCode> {
-    let report = pairs::run(options)?;
-    if json {
-        println!("{}", serde_json::to_string_pretty(&report).context("JSON")?);
+fn print(report: &(impl Serialize + Display), as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(report).context("JSON")?);
     } else {
         print!("{report}");
     }
+    Ok(())
+}
+
+fn run_soak(options: &soak::Options, json: bool) -> anyhow::Result<ExitCode> {
+    let report = soak::run(options)?;
+    print(&report, json)?;
+    Ok(if report.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_pairs(options: &pairs::Options, json: bool) -> anyhow::Result<ExitCode> {
+    let report = pairs::run(options)?;
+    print(&report, json)?;
     if report.has_violation() {
         return Ok(ExitCode::from(VIOLATION));
     }
@@ -68,6 +93,7 @@ mod tests {
         let words = ["lockstep-loadgen", "pairs"].into_iter().chain(line.split_whitespace());
         match Arguments::try_parse_from(words) {
             Ok(Arguments { profile: Profile::Pairs { options, json: _ } }) => Ok(options),
+            Ok(other) => panic!("{other:?} from {line:?}"),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -104,6 +130,23 @@ mod tests {
             let name = option.split('=').next().unwrap_or(option);
             assert!(refusal.contains(name), "{option} {value}: {refusal}");
         }
+    }
+
+    #[test]
+    fn a_soak_is_longer_and_has_more_clients_unless_it_is_told_otherwise() {
+        let soak = |line: &str| {
+            let words = ["lockstep-loadgen", "soak", "--endpoints", "a:1"].into_iter();
+            match Arguments::try_parse_from(words.chain(line.split_whitespace())).map(|all| all.profile) {
+                Ok(Profile::Soak { options, json: _ }) => options,
+                other => panic!("{other:?}"),
+            }
+        };
+        let options = soak("");
+        assert_eq!((options.live, options.writes), (100_000, 20_000_000));
+        assert_eq!((options.fleet.clients, options.fleet.seconds), (200, 3_600));
+        let options = soak("--clients 7 --seconds 8 --live 0 --writes 9 --pids 1,2 --data /a,/b");
+        assert_eq!((options.fleet.clients, options.fleet.seconds, options.writes), (7, 8, 9));
+        assert_eq!((options.pids.len(), options.data.len()), (2, 2));
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct Check {
 }
 
 impl Latency {
-    fn new(us: &Histogram<u64>) -> Latency {
+    pub(crate) fn new(us: &Histogram<u64>) -> Latency {
         Latency {
             count: us.len(),
             p50_us: us.value_at_quantile(0.5),
@@ -132,7 +132,7 @@ impl Report {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "nobody reads the sixteenth digit of a rate")]
-fn rate(count: u64, seconds: u32) -> f64 {
+pub(crate) fn rate(count: u64, seconds: u32) -> f64 {
     if seconds == 0 { 0.0 } else { count as f64 / f64::from(seconds) }
 }
 
@@ -144,16 +144,8 @@ impl fmt::Display for Report {
             self.profile, self.sessions, self.clients, self.connections, self.cores, self.measured_s
         )?;
         writeln!(f, "  pairs/s    {:.0} ({} pairs)", self.pairs_per_second, self.pairs)?;
-        for (what, latency) in [("acquire", &self.acquire), ("release", &self.release)] {
-            writeln!(
-                f,
-                "  {what}    p50 {}  p99 {}  p99.9 {}  max {} ms",
-                Ms(latency.p50_us),
-                Ms(latency.p99_us),
-                Ms(latency.p999_us),
-                Ms(latency.max_us)
-            )?;
-        }
+        writeln!(f, "  acquire    {}", self.acquire)?;
+        writeln!(f, "  release    {}", self.release)?;
         writeln!(f, "  gap        {} ms at most without a success", self.gap_ms_max)?;
         writeln!(f, "  unanswered {} ms at most at the end", self.unanswered_ms_max)?;
         writeln!(f, "  sessions   {} lost, {} failed to open", self.sessions_lost, self.opens_failed)?;
@@ -174,6 +166,13 @@ impl fmt::Display for Report {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Latency { count: _, p50_us, p99_us, p999_us, max_us } = *self;
+        write!(f, "p50 {}  p99 {}  p99.9 {}  max {} ms", Ms(p50_us), Ms(p99_us), Ms(p999_us), Ms(max_us))
     }
 }
 

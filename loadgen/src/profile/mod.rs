@@ -2,7 +2,9 @@
 //!
 //! Invariant: a profile knows no sockets and no clock; it is told what happened and when, like the core under it.
 
+mod failure;
 pub mod pairs;
+pub mod soak;
 
 use lockstep_client::core::{ClientCore, Event, Time};
 

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lockstep_client::core::{
-    AcquireOptions, CallId, ClientCore, Condition, Event, Failure, Outcome, SessionKey, Time,
+    AcquireOptions, CallId, ClientCore, Condition, Event, Outcome, SessionKey, Time,
 };
 use lockstep_wire::reply::Grant;
 use lockstep_wire::request::Mode;
 use lockstep_wire::{FencingToken, Owner};
 
-use super::Crowd;
+use super::{Crowd, failure};
 use crate::chance::Chance;
 use crate::fleet::{self, Fleet};
 use crate::ledger::{Belief, ClientIndex, Ledger, NameIndex};
@@ -317,7 +317,7 @@ impl Pairs {
     }
 
     fn on_error(&mut self, outcome: &Outcome, now: Time) {
-        let (status, trouble) = describe(outcome);
+        let (status, trouble) = failure::describe(outcome);
         self.tally.borrow_mut().on_error(status, &trouble, now, &self.pulse);
     }
 
@@ -419,33 +419,6 @@ impl Crowd for Pairs {
         }
         let mut tally = self.tally.borrow_mut();
         tally.unanswered_ms_max = tally.unanswered_ms_max.max(now.ms_since(oldest));
-    }
-}
-
-/// The name under which a failure is counted, and what there is to say about it.
-fn describe(outcome: &Outcome) -> (&'static str, String) {
-    match outcome {
-        Outcome::TimedOut => ("TIMED_OUT", String::new()),
-        Outcome::AlreadyHeld { .. } => ("ALREADY_HELD", String::new()),
-        Outcome::Lost { reason, .. } => ("LOST", reason.name().to_owned()),
-        Outcome::StaleToken => ("STALE_TOKEN", String::new()),
-        Outcome::Failed(Failure::Invalid { detail }) => ("INVALID", detail.clone()),
-        Outcome::Failed(Failure::Refused { status, detail }) => (status.name(), detail.clone()),
-        Outcome::Failed(Failure::SessionEnded(loss)) => ("SESSION_ENDED", loss.to_string()),
-        Outcome::Failed(Failure::NotExecuted { trouble }) => ("NOT_EXECUTED", trouble.clone()),
-        Outcome::Failed(Failure::OutcomeUnknown { trouble }) => ("OUTCOME_UNKNOWN", trouble.clone()),
-        Outcome::Failed(Failure::NoSpace) => ("NO_SPACE", String::new()),
-        Outcome::Failed(Failure::Backlog) => ("BACKLOG", String::new()),
-        Outcome::Opened { .. }
-        | Outcome::Granted(_)
-        | Outcome::Released
-        | Outcome::Closed { .. }
-        | Outcome::Checked { .. }
-        | Outcome::Lock(_)
-        | Outcome::Session(_)
-        | Outcome::Status(_)
-        | Outcome::Transferred { .. }
-        | Outcome::Routes(_) => ("UNEXPECTED", format!("{outcome:?}")),
     }
 }
 

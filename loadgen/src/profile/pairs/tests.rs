@@ -1,6 +1,6 @@
 //! What the clients do when told what happened; the core under them is real, its cell is absent.
 
-use lockstep_client::core::{ClientConfig, Loss};
+use lockstep_client::core::{ClientConfig, Failure, Loss};
 use lockstep_wire::CellId;
 use lockstep_wire::reply::EndReason;
 

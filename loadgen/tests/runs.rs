@@ -16,8 +16,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 fn loadgen(endpoints: &str, more: &[&str]) -> Output {
+    run("pairs", endpoints, more)
+}
+
+fn run(profile: &str, endpoints: &str, more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-loadgen"));
-    command.args(["pairs", "--json", "--endpoints", endpoints]).args(more);
+    command.args([profile, "--json", "--endpoints", endpoints]).args(more);
     command.output().expect("the binary starts")
 }
 
@@ -140,4 +144,55 @@ fn a_run_in_which_nothing_succeeds_ends_by_itself_and_says_why() {
     assert_eq!((report["pairs"].as_u64(), report["sessions"].as_u64()), (Some(0), Some(0)), "{report:#}");
     assert!(report["opens_failed"].as_u64().is_some_and(|count| count >= 4), "{report:#}");
     assert!(report["trouble"].as_str().is_some_and(|why| why.contains("Hello")), "{report:#}");
+}
+
+#[test]
+fn a_soak_holds_its_locks_to_the_end_and_says_what_the_nodes_took() {
+    let (directory, cluster, endpoints) = start();
+    let (data, own) = (directory.path().display().to_string(), std::process::id().to_string());
+    let small = ["--clients", "8", "--live", "100", "--writes", "3000", "--names", "16", "--every", "1"];
+    let more = [&small[..], &["--seconds", "60", "--pids", &own, "--data", &data]].concat();
+    let output = run("soak", &endpoints, &more);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    assert_eq!((&report["is_complete"], &report["failures"]), (&true.into(), &0.into()), "{report:#}");
+    // The lasting locks are given back after that.
+    assert!(report["writes"].as_u64().is_some_and(|writes| writes >= 3_100), "{report:#}");
+    for what in ["memory", "disk"] {
+        let gauge = &report[what][0];
+        let [first, max, last] = ["first", "max", "last"].map(|key| gauge[key].as_u64().unwrap_or(0));
+        assert!(0 < first && first <= max && last <= max, "{report:#}");
+    }
+    let lines = String::from_utf8_lossy(&output.stderr);
+    let is_line = |line: &str| line.contains("writes/s") && line.contains("memory") && line.contains("disk");
+    assert!(lines.lines().any(is_line), "{lines}");
+
+    // A run whose time is over gives its locks back, too; more than a client may hold are refused before.
+    let output = run("soak", &endpoints, &["--clients", "4", "--live", "40", "--seconds", "2"]);
+    let report = self::report(&output);
+    assert!(output.status.success() && report["is_complete"] == true, "{report:#}");
+    let output = run("soak", &endpoints, &["--clients", "4", "--live", "4001"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("take more --clients"));
+    stop(cluster);
+}
+
+#[test]
+fn a_soak_ends_with_the_first_call_that_fails() {
+    let (_directory, cluster, endpoints) = start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-loadgen"));
+    command.args(["soak", "--json", "--clients", "8", "--live", "8", "--seconds", "60", "--every", "1"]);
+    command
+        .args(["--ttl-ms", "1000", "--endpoints", &endpoints])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut running = command.spawn().expect("the binary starts");
+    let mut lines = BufReader::new(running.stderr.take().expect("it is piped")).lines();
+    lines.next().expect("a line").expect("text");
+    stop(cluster);
+    let output = running.wait_with_output().expect("it ends");
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(1), "{report:#}");
+    assert!(report["failures"].as_u64().is_some_and(|failures| failures > 0), "{report:#}");
+    assert!(report["measured_s"].as_u64().is_some_and(|seconds| seconds < 60), "{report:#}");
 }
