@@ -180,16 +180,15 @@ impl SnapshotWriter {
         let number = self.number;
         let behind = self.sessions.last.map_or(Bound::Unbounded, Bound::Excluded);
         let sessions = table.sessions_by_id.range((behind, Bound::Unbounded));
-        let mut sessions = sessions
-            .map(|(id, slot)| (id, &table.sessions[*slot]))
-            .filter(|(_, session)| session.copied_for != number)
-            .peekable();
+        let mut sessions = sessions.map(|(id, slot)| (id, &table.sessions[*slot])).peekable();
         while out.len() < end && self.sessions.left > 0 {
-            if let Some((id, copy)) = self.sessions.take_copy_before(sessions.peek().map(|(id, _)| *id)) {
+            if let Some((id, copy)) = self.sessions.take_copy_through(sessions.peek().map(|(id, _)| *id)) {
                 self.sessions.pass(id);
                 self.write_copy(copy, out, end);
-            } else {
-                let (id, session) = sessions.next().expect("every session of the snapshot is found");
+                continue;
+            }
+            let (id, session) = sessions.next().expect("every session of the snapshot is found");
+            if session.copied_for != number {
                 self.sessions.pass(*id);
                 put_session(session, out);
             }
@@ -205,15 +204,15 @@ impl SnapshotWriter {
         let last = self.locks.last.clone();
         let behind = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let locks = table.locks_by_name.range::<str, _>((behind, Bound::Unbounded));
-        let mut locks = Lookahead::new(table, locks)
-            .filter(|(_, slot)| table.locks[*slot].copied_for != number)
-            .peekable();
+        let mut locks = Lookahead::new(table, locks).peekable();
         while out.len() < end && self.locks.left > 0 {
-            if let Some((name, copy)) = self.locks.take_copy_before(locks.peek().map(|(name, _)| *name)) {
+            if let Some((name, copy)) = self.locks.take_copy_through(locks.peek().map(|(name, _)| *name)) {
                 self.locks.pass(name);
                 self.write_copy(copy, out, end);
-            } else {
-                let (name, slot) = locks.next().expect("every lock of the snapshot is found");
+                continue;
+            }
+            let (name, slot) = locks.next().expect("every lock of the snapshot is found");
+            if table.locks[slot].copied_for != number {
                 self.locks.pass(Arc::clone(name));
                 self.open_lock = Some(LockItems::open(table, slot, out));
                 self.write_open_lock(table, out, end);
@@ -268,8 +267,9 @@ impl<K: Ord> Section<K> {
         self.left -= 1;
     }
 
-    /// The first copy, unless this record comes before it.
-    fn take_copy_before(&mut self, record: Option<&K>) -> Option<(K, Box<[u8]>)> {
+    /// The first copy, unless this record comes before it. The record has to be the very next one, copied or not: whoever
+    /// looked for the next that is not copied would walk past all that are, in every slice anew.
+    fn take_copy_through(&mut self, record: Option<&K>) -> Option<(K, Box<[u8]>)> {
         let copy = self.copies.first_entry()?;
         if record.is_some_and(|record| record < copy.key()) { None } else { Some(copy.remove_entry()) }
     }
