@@ -21,8 +21,7 @@ fn retake(bench: &mut Bench, clients: &mut [(Client, Vec<Hold>)], turn: &mut usi
     let (client, holds) = &mut clients[client_at];
     let number = round % holds.len();
     let name = filling(client.session, number as u64);
-    bench.release(client, &name, holds[number]);
-    holds[number] = bench.acquire(client, black_box(&name));
+    bench.retake(client, black_box(&name), &mut holds[number]);
     *turn += 1;
 }
 

@@ -1,9 +1,27 @@
-//! Benchmarks: codec, apply and snapshots under criterion, the ceiling program, and the quick comparison.
+//! Benchmarks: codec, apply and snapshots under criterion, the ceiling program, the quick comparison, and restarts of a
+//! node with a large state.
 //!
 //! Invariant: a cell and the ceiling are driven by the same client with the same frames, so that their ratio
 //! is about the servers. Deliberately absent: absolute targets; times mean something within one run only.
 
 pub mod ceiling;
 pub mod client;
+pub mod large;
 mod stream;
 pub mod table;
+
+use std::path::Path;
+
+use lockstep_ring::probe;
+
+/// What the figures were measured on.
+pub fn machine(directory: &Path) -> String {
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let kernel = rustix::system::uname();
+    let filesystem = probe::filesystem(directory).unwrap_or_else(|_| "unknown file system".to_owned());
+    format!(
+        "{cores} cores, {} {}, {filesystem}",
+        kernel.sysname().to_string_lossy(),
+        kernel.release().to_string_lossy()
+    )
+}

@@ -32,6 +32,8 @@ pub struct Bench {
     /// The index of the last entry.
     pub index: LogIndex,
     outcomes: Outcomes,
+    /// The entries since they were taken last, if they are kept.
+    entries: Option<Vec<Box<[u8]>>>,
 }
 
 /// The name of a lock that a filled table holds. Names that one client holds are not beside each other.
@@ -40,27 +42,60 @@ pub fn filling(session: SessionId, number: u64) -> String {
     format!("/ls/filling/{place:016x}")
 }
 
+impl Default for Bench {
+    fn default() -> Bench {
+        Bench::new()
+    }
+}
+
 impl Bench {
     /// A table in which each of `sessions` clients holds `locks_each` locks, and the clients with their holds by number.
     pub fn filled(sessions: u64, locks_each: u64) -> (Bench, Vec<(Client, Vec<Hold>)>) {
+        let mut bench = Bench::new();
+        let clients = bench.fill(sessions, locks_each);
+        (bench, clients)
+    }
+
+    /// An empty table.
+    pub fn new() -> Bench {
         let table = Table::new(Epoch(0), Limits::default());
-        let mut bench = Bench { table, index: LogIndex(0), outcomes: Outcomes::new() };
-        let clients: Vec<Client> = (0..sessions).map(|number| bench.open(number)).collect();
+        Bench { table, index: LogIndex(0), outcomes: Outcomes::new(), entries: None }
+    }
+
+    /// Fills a table in which there is no lock.
+    pub fn fill(&mut self, sessions: u64, locks_each: u64) -> Vec<(Client, Vec<Hold>)> {
+        let clients: Vec<Client> = (0..sessions).map(|number| self.open(number)).collect();
         let fill = |mut client: Client| {
             let session = client.session;
-            let hold = |number| bench.acquire(&mut client, &filling(session, number));
+            let hold = |number| self.acquire(&mut client, &filling(session, number));
             let holds = (0..locks_each).map(hold).collect();
             (client, holds)
         };
         let clients = clients.into_iter().map(fill).collect();
-        assert_eq!(bench.table.locks_len() as u64, sessions * locks_each);
-        (bench, clients)
+        assert_eq!(self.table.locks_len() as u64, sessions * locks_each);
+        clients
     }
 
-    fn apply(&mut self, command: &Command<'_>) {
+    /// From here on entries are kept until they are taken, or no more.
+    pub fn keep_entries(&mut self, is_kept: bool) {
+        self.entries = is_kept.then(Vec::new);
+    }
+
+    /// The entries that were kept, as a log has them; the last one is the one at the index.
+    pub fn take_entries(&mut self) -> Vec<Box<[u8]>> {
+        self.entries.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Applies the next entry.
+    pub fn apply(&mut self, command: &Command<'_>) {
         self.index = self.index.next();
         self.outcomes.clear();
         self.table.apply(self.index, command, &mut self.outcomes);
+        if let Some(entries) = &mut self.entries {
+            let mut entry = Vec::new();
+            command.encode(&mut entry);
+            entries.push(entry.into_boxed_slice());
+        }
     }
 
     fn open(&mut self, number: u64) -> Client {
@@ -99,6 +134,12 @@ impl Bench {
             name,
             token: hold.token,
         });
+    }
+
+    /// Releases a lock and takes it again: two entries.
+    pub fn retake(&mut self, client: &mut Client, name: &str, hold: &mut Hold) {
+        self.release(client, name, *hold);
+        *hold = self.acquire(client, name);
     }
 
     /// What the last entry answered.

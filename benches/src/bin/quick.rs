@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Parser;
 use lockstep_benches::ceiling::{self, Ceiling};
 use lockstep_benches::client::{Figures, Load, drive, find_leader};
-use lockstep_ring::probe;
+use lockstep_benches::machine;
 use lockstep_server::dev::{DevCluster, Shape};
 
 /// Compares a cell of five replicas with the ceiling: the same bytes and durable writes without consensus and
@@ -156,16 +156,4 @@ fn print_table(cells: &Samples, ceilings: &Samples, arguments: &Arguments) {
         / ceilings.median(0, |figures| figures.acquire_us(0.50));
     println!("64 clients at depth 1: {busy:.0} % of the ceiling's writes/s (target: at least 40 %)");
     println!("one client: acquire p50 is {lone:.2} x the ceiling's (target: at most 2 x)");
-}
-
-/// What the figures were measured on.
-fn machine(directory: &Path) -> String {
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let kernel = rustix::system::uname();
-    let filesystem = probe::filesystem(directory).unwrap_or_else(|_| "unknown file system".to_owned());
-    format!(
-        "{cores} cores, {} {}, {filesystem}",
-        kernel.sysname().to_string_lossy(),
-        kernel.release().to_string_lossy()
-    )
 }
