@@ -6,6 +6,7 @@
 //! birth stands for what is missing. Only far behind the tail do entries go that the newest one alone covers: an idle
 //! cell must never pin old segments. How long a log gets by that is in `layout`. Deliberately absent: files.
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::{CellId, LogIndex, SnapshotId, Term};
 
 use crate::bytes::get_u64;
@@ -74,6 +75,9 @@ impl Kept {
 
     /// Entries through this one are not needed in a segment that lies so many behind the tail.
     pub(crate) fn released(&self, segments_behind: u64) -> LogIndex {
+        if mutant::is(Mutant::RecycleUncoveredEntries) && self.newest.is_some() {
+            return LogIndex(u64::MAX);
+        }
         let id = if segments_behind > 2 * SNAPSHOT_SEGMENTS { self.newest } else { self.previous };
         id.map_or(LogIndex(0), |id| id.index)
     }

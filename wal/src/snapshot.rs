@@ -16,6 +16,7 @@ use crate::disk::{Action, DiskError, DiskOp, FileName, Lane, OpId};
 use crate::log::{Failure, Log};
 use crate::piece::{PiecePlace, extent_bytes, snapshot_file};
 use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
+use lockstep_wire::mutant::{self, Mutant};
 
 /// What became of a step of writing a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,7 +349,10 @@ impl Log {
             Step::Create => writing.step = Step::Write,
             Step::Write if writing.is_last => {
                 writing.bytes = bytes;
-                writing.step = Step::Sync;
+                writing.step = match mutant::is(Mutant::SnapshotMarkedUnsynced) {
+                    true => Step::Rename,
+                    false => Step::Sync,
+                };
             }
             Step::Write => {
                 writing.has_piece = false;

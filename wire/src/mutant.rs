@@ -95,6 +95,20 @@ mutants! {
     WaitForgottenAtFailover = "wait-forgotten-at-failover",
     /// A leader whose disk is full refuses releases, too: nobody can give back what he holds (PROTOCOL, section 5).
     ReleaseRefusedForSpace = "release-refused-for-space",
+    /// A table that is loaded from a snapshot has forgotten what requests sessions have made: retries run again (contract 5).
+    WindowLostInSnapshot = "window-lost-in-snapshot",
+    /// A snapshot is named by the last entry of the log, which its state does not hold yet (contract 8).
+    SnapshotNamedAhead = "snapshot-named-ahead",
+    /// A snapshot counts as whole before the disk was told to keep its last pieces (contract 8).
+    SnapshotMarkedUnsynced = "snapshot-marked-unsynced",
+    /// An installed snapshot moves the log on and leaves the lock table as it was (contract 8).
+    InstallKeepsTable = "install-keeps-table",
+    /// The mark of an installed snapshot is written without the truncation that makes room for it (contract 8).
+    InstallWithoutTruncation = "install-without-truncation",
+    /// A segment is recycled although it holds entries that no snapshot has (contract 8).
+    RecycleUncoveredEntries = "recycle-uncovered-entries",
+    /// A replica that lost its snapshot campaigns all the same, and leads without a state (contract 8).
+    CampaignWithoutState = "campaign-without-state",
 }
 
 /// Whether this is the variant that runs on this thread.

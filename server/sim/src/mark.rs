@@ -68,6 +68,8 @@ marks! {
     SnapshotWithoutRoom => "a full disk had no room for a snapshot",
     /// Snapshots: a start has loaded one.
     StartedFromSnapshot => "a start went on from a snapshot",
+    /// Snapshots: a start has passed over one that was rotten, to an older one, to the whole log or to its leader's.
+    RottenSnapshotMet => "a start went on without a rotten snapshot",
     /// Snapshots: a follower has taken its leader's.
     SnapshotInstalled => "a leader's snapshot was installed",
     /// Log: a start was refused, because a batch was not whole.
@@ -128,6 +130,10 @@ marks! {
     CancelMetNothing => "a cancel found no acquire",
     /// Requests: an acquire came when its number was used up.
     AcquireWasStale => "an acquire was refused as stale",
+    /// Requests: an acquire was committed again when its outcome was known.
+    AcquireCameAgain => "an acquire that had its outcome came again",
+    /// Requests: a release was committed again when its outcome was known.
+    ReleaseCameAgain => "a release that had its outcome came again",
     /// Requests: a granted acquire was sent again behind the end of its hold.
     ReplayMetTheEnd => "an acquire that was sent again found its hold ended",
     /// Requests: a wait was entered again by a request that was sent twice.
@@ -259,6 +265,15 @@ impl Lookout {
                     self.set_if(was_silent, Mark::SilentReturned);
                 }
             }
+        }
+    }
+
+    /// A request that was committed has its outcome already.
+    pub fn on_settled_again(&mut self, command: &Command<'_>) {
+        match command {
+            Command::Acquire(_) => self.marks.set(Mark::AcquireCameAgain),
+            Command::Release { .. } => self.marks.set(Mark::ReleaseCameAgain),
+            _ => {}
         }
     }
 

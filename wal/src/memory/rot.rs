@@ -2,12 +2,12 @@
 //!
 //! Invariant: [`MemoryDisk::rot_settled`] never touches what a log cannot tell from a write that a crash interrupted:
 //! its last batch, and the one before, which is the last one once a loss of power has taken its successor back.
-//! Deliberately absent: whether anybody notices; that is for whoever reads.
+//! Snapshots are no part of the log; [`MemoryDisk::rot_snapshot`] is for them. Deliberately absent: whether anybody notices; that is for whoever reads.
 
 use super::{MemoryDisk, Random};
 use crate::batch::Batch;
 use crate::disk::{FileName, SegmentSequence, ShardId};
-use crate::layout::{BATCH_BYTES_MAX, BLOCK_BYTES, SUPERBLOCK_COPIES};
+use crate::layout::{BATCH_BYTES_MAX, BLOCK_BYTES, SNAPSHOT_STRIDE_BYTES, SUPERBLOCK_COPIES};
 
 /// The newest batches of a log, which do not rot.
 const UNSETTLED_BATCHES: usize = 2;
@@ -22,9 +22,9 @@ pub struct Rot {
     pub file: FileName,
     /// Where, in bytes.
     pub offset: u64,
-    /// Where the batch begins that is no longer whole; `None` if it was in a segment's header or in one copy of the
-    /// superblock.
-    pub batch: Option<u64>,
+    /// Where the batch, or the piece of a snapshot, begins that is no longer whole; `None` if it was in a segment's header
+    /// or in one copy of the superblock.
+    pub extent: Option<u64>,
 }
 
 /// A stretch of a file that something was written to.
@@ -54,7 +54,34 @@ impl MemoryDisk {
         let extent = extents.get(at)?;
         let offset = extent.offset + random.below(extent.bytes);
         self.rot(extent.file, offset, 1 << random.below(8));
-        Some(Rot { file: extent.file, offset, batch: is_batch.then_some(extent.offset) })
+        Some(Rot { file: extent.file, offset, extent: is_batch.then_some(extent.offset) })
+    }
+
+    /// Flips one bit in a piece of a snapshot that has its name: one that counts, or is about to, or has just ceased to.
+    /// Says which, if there is any.
+    pub fn rot_snapshot(&mut self, random: &mut Random) -> Option<Rot> {
+        let pieces = self.pieces();
+        let at = usize::try_from(random.below((pieces.len() as u64).max(1))).ok()?;
+        let piece = pieces.get(at)?;
+        let offset = piece.offset + random.below(piece.bytes);
+        self.rot(piece.file, offset, 1 << random.below(8));
+        Some(Rot { file: piece.file, offset, extent: Some(piece.offset) })
+    }
+
+    /// The pieces of all snapshots that have their names.
+    fn pieces(&mut self) -> Vec<Extent> {
+        let is_snapshot = |file: &FileName| matches!(file, FileName::Snapshot { .. });
+        let files: Vec<FileName> = self.names.keys().copied().filter(is_snapshot).collect();
+        let mut found = Vec::new();
+        for file in files {
+            let Ok(inode) = self.inode(file) else { continue };
+            let pieces = (0..inode.bytes).step_by(SNAPSHOT_STRIDE_BYTES);
+            found.extend(pieces.map(|offset| {
+                let bytes = (inode.bytes - offset).min(SNAPSHOT_STRIDE_BYTES as u64);
+                Extent { file, offset, bytes }
+            }));
+        }
+        found
     }
 
     fn segments(&self, shard: ShardId) -> Vec<SegmentSequence> {

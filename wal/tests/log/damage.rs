@@ -24,7 +24,7 @@ fn a_bit_that_flips_in_a_settled_batch_is_always_refused_by_its_place() {
     for seed in 1..=60 {
         let mut rig = rotated();
         let rot = rig.disk.rot_settled(SHARD, &mut Random::new(seed)).expect("there are settled batches");
-        match (rot.batch, rig.reopen()) {
+        match (rot.extent, rig.reopen()) {
             (Some(offset), Err(Refusal::Rot(damage))) => {
                 batches += 1;
                 assert_eq!((damage.file, damage.offset), (rot.file, offset), "seed {seed}");

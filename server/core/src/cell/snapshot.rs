@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::{NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece};
 
 use super::Cell;
@@ -68,6 +69,10 @@ impl Cell {
         }
         let Some(snapshot) = self.raft.next_snapshot() else { return };
         assert!(snapshot.index == applied, "what was handed out has been applied");
+        let snapshot = match mutant::is(Mutant::SnapshotNamedAhead) {
+            true => SnapshotId { index: self.raft.last_index(), ..snapshot },
+            false => snapshot,
+        };
         self.table.begin_snapshot();
         self.snapshots.taking = Some(snapshot);
         self.stage_own(snapshot, 0, fx);
@@ -125,7 +130,9 @@ impl Cell {
                 // Another leader had the entries.
                 return fx.push(Effect::DropSnapshot);
             }
-            self.table = table;
+            if !mutant::is(Mutant::InstallKeepsTable) {
+                self.table = table;
+            }
             self.raft.install(snapshot, now, fx);
         }
     }

@@ -103,7 +103,8 @@ impl Raft {
 
     pub(super) fn start_pre_vote(&mut self, now: Time, fx: &mut Effects) {
         self.arm_election(now);
-        if !self.is_born() || self.stop.is_some() || self.is_disk_hung(now) || self.lacks_state() {
+        let lacks_state = self.lacks_state() && !mutant::is(Mutant::CampaignWithoutState);
+        if !self.is_born() || self.stop.is_some() || self.is_disk_hung(now) || lacks_state {
             return;
         }
         if now < self.hurry_until {

@@ -5,6 +5,7 @@
 //! What an installed snapshot replaces is truncated together with the mark that makes the snapshot count. Deliberately
 //! absent: the bytes, and when a snapshot is taken.
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::PeerMessage;
 use lockstep_wire::{LogIndex, NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotReply, Term};
 
@@ -229,7 +230,9 @@ impl Raft {
         if !matches {
             // Also of an empty log: only behind a truncation may a mark be ahead of the entries.
             let first = self.log.base().next();
-            self.append_truncation(first, now, fx);
+            if !mutant::is(Mutant::InstallWithoutTruncation) {
+                self.append_truncation(first, now, fx);
+            }
             self.durability.on_truncated(first);
             self.log.restart_at(index, term);
         }

@@ -163,3 +163,28 @@ pub(super) fn beats_behind_a_late_turn(mut plan: Plan) -> Verdict {
     }
     world.come_to_rest()
 }
+
+/// The snapshots of a member are rotten when it starts. It has entries that the third member lacks, so that nobody can
+/// be elected before their leader comes back: it has no state to lead from.
+pub(super) fn election_beside_a_lost_snapshot(mut plan: Plan) -> Verdict {
+    plan.workload.clients = 6;
+    plan.workload.think_mean = 5 * MS;
+    plan.workload.hold_mean = 5 * MS;
+    plan.disk_latency_mean = 2 * MS;
+    let mut world = World::new(plan, Trace::silent());
+    world.run_for(8_000 * MS)?;
+    let Some(old) = world.leader(CELL) else { return world.come_to_rest() };
+    let (rotten, late) = ((old + 1) % 3, (old + 2) % 3);
+    world.act(&Fault::Kill(late));
+    world.run_for(300 * MS)?;
+    world.act(&Fault::Kill(old));
+    world.act(&Fault::Kill(rotten));
+    for _ in 0..12 {
+        world.act(&Fault::RotSnapshot(rotten));
+    }
+    world.act(&Fault::Start(late));
+    world.act(&Fault::Start(rotten));
+    world.run_for(4_000 * MS)?;
+    world.act(&Fault::Start(old));
+    world.come_to_rest()
+}

@@ -63,6 +63,11 @@ impl Once {
         self.used.get(&session).copied().unwrap_or_default()
     }
 
+    /// Whether the request that an entry carries has its outcome already.
+    pub fn is_settled(&self, command: &Command<'_>) -> bool {
+        own_request(command).is_some_and(|own| self.committed.get(&own).is_some_and(is_final))
+    }
+
     /// Takes an entry and what it told.
     ///
     /// # Errors

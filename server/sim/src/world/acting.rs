@@ -5,6 +5,7 @@
 
 use lockstep_wal::Failure;
 use lockstep_wal::disk::SegmentSequence;
+use lockstep_wal::memory::Rot;
 
 use super::World;
 use super::client::Client;
@@ -96,6 +97,7 @@ impl World {
                 true
             }
             Fault::Rot(node) => self.rot(*node),
+            Fault::RotSnapshot(node) => self.rot_snapshot(*node),
             Fault::Wipe(node) => self.wipe(*node),
             Fault::ClockRate(site, drift_ppm) => {
                 self.change_clock(*site, *drift_ppm);
@@ -159,6 +161,7 @@ impl World {
             | Fault::FullDisk(..)
             | Fault::Room(_)
             | Fault::Rot(_)
+            | Fault::RotSnapshot(_)
             | Fault::Wipe(_)
             | Fault::ClockRate(..)
             | Fault::ClientCrash(_)
@@ -224,10 +227,10 @@ impl World {
         }
     }
 
-    /// Whether one more machine may be harmed for good: a majority stays whole.
+    /// Whether something may be done to one more disk: those of a majority stay whole.
     fn may_harm(&self, node: usize) -> bool {
-        let harmed = self.nodes.iter().filter(|node| node.machine.harm().is_some()).count();
-        self.nodes[node].machine.harm().is_none() && harmed < (self.plan.nodes - 1) / 2
+        let touched = self.nodes.iter().filter(|node| node.machine.is_touched()).count();
+        !self.nodes[node].machine.is_touched() && touched < (self.plan.nodes - 1) / 2
     }
 
     fn rot(&mut self, node: usize) -> bool {
@@ -235,10 +238,24 @@ impl World {
             return false;
         }
         let rot = self.nodes[node].machine.rot();
+        self.note_rot(node, rot)
+    }
+
+    /// More than one snapshot of a machine may rot, and those of a member that is alone.
+    fn rot_snapshot(&mut self, node: usize) -> bool {
+        let is_alone = self.plan.nodes == 1;
+        if !is_alone && !self.nodes[node].machine.has_rotten_snapshot() && !self.may_harm(node) {
+            return false;
+        }
+        let rot = self.nodes[node].machine.rot_snapshot();
+        self.note_rot(node, rot)
+    }
+
+    fn note_rot(&mut self, node: usize, rot: Option<Rot>) -> bool {
         if let Some(rot) = rot {
             let words = [61, node as u64, number_of_shown(&rot)];
             self.fabric.trace.note(self.fabric.schedule.now(), &words, || {
-                format!("node {node} rots: {} at {}, {:?}", rot.file, rot.offset, rot.batch)
+                format!("node {node} rots: {} at {}, {:?}", rot.file, rot.offset, rot.extent)
             });
         }
         rot.is_some()
@@ -280,7 +297,14 @@ impl World {
             self.judges.on_recovered(*cell, Plan::node_id(node), mirror, ballot);
         }
         for (id, cell) in &process.cells {
-            self.judges.on_restored(*id, Plan::node_id(node), cell, &process.complaints);
+            self.judges.on_restored(*id, Plan::node_id(node), cell);
+        }
+        for complaint in &process.complaints {
+            if self.nodes[node].machine.explains_complaint(complaint.refusal) {
+                self.judges.set(Mark::RottenSnapshotMet);
+            } else {
+                self.judges.on_snapshot_refused(complaint.cell, Plan::node_id(node), &complaint.words);
+            }
         }
         if process.has_hard_state {
             self.judges.set(Mark::HardStateRead);

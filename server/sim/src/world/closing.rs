@@ -129,15 +129,15 @@ impl World {
         }
     }
 
-    /// Chooses the nodes that stay out of order, together with those that are harmed at most a minority, and puts each
+    /// Chooses the nodes that stay out of order, together with those whose disks were touched at most a minority, and puts each
     /// of them out of order in a way of its own.
     fn draw_outcasts(&mut self) {
         let mut stream = Stream::new(self.plan.seed, Concern::Fault, 1);
         let whole: Vec<usize> =
-            (0..self.nodes.len()).filter(|node| self.nodes[*node].machine.harm().is_none()).collect();
-        let harmed = self.nodes.len() - whole.len();
+            (0..self.nodes.len()).filter(|node| !self.nodes[*node].machine.is_touched()).collect();
+        let touched = self.nodes.len() - whole.len();
         let minority = (self.nodes.len() - 1) / 2;
-        let count = self.plan.outcasts_max.min(minority - harmed);
+        let count = self.plan.outcasts_max.min(minority.saturating_sub(touched));
         while self.outcasts.len() < count {
             self.outcasts.insert(whole[stream.place(whole.len())]);
         }
@@ -198,6 +198,7 @@ impl World {
             | Fault::FullDisk(..)
             | Fault::Room(_)
             | Fault::Rot(_)
+            | Fault::RotSnapshot(_)
             | Fault::Wipe(_)
             | Fault::Transfer(..)
             | Fault::ClockRate(..)

@@ -57,6 +57,8 @@ pub enum Fault {
     Room(usize),
     /// A bit flips in what a disk holds, unless as many are harmed as may be.
     Rot(usize),
+    /// A bit flips in a snapshot that a disk holds, unless others are harmed and no more may be.
+    RotSnapshot(usize),
     /// A machine loses power and its disk, and gets another one, unless as many are harmed as may be.
     Wipe(usize),
     /// A machine's clock goes on at another rate: so many millionths too fast.
@@ -206,6 +208,7 @@ impl Nemesis {
             }
             // There are few of them in a run, and the first ones drawn would be all.
             Kind::Rot | Kind::Wipe if !self.is_birth && stream.percent(80) => return None,
+            Kind::Rot if self.nodes > 1 && self.variety.percent(60) => (Fault::RotSnapshot(node), None),
             Kind::Rot => (Fault::Rot(node), None),
             Kind::Wipe => (Fault::Wipe(node), Some((while_down, Fault::Start(node)))),
             Kind::ClockRate => (self.draw_clock_rate(node, client), None),

@@ -199,14 +199,16 @@ impl Judges {
         self.cells.get(&cell).map_or(&[], |judges| judges.commitment.through(through))
     }
 
+    /// A snapshot that counts is not used, and nothing was done to it that would explain it.
+    pub(super) fn on_snapshot_refused(&mut self, id: CellId, node: NodeId, complaint: &str) {
+        self.take(violated(
+            "a snapshot that counts can be loaded (contract 8)",
+            format!("node {node}, cell {id}: {complaint}"),
+        ));
+    }
+
     /// A replica has started from a snapshot, or from nothing.
-    pub(super) fn on_restored(&mut self, id: CellId, node: NodeId, cell: &Cell, complaints: &[String]) {
-        if let Some(complaint) = complaints.first() {
-            self.take(violated(
-                "a snapshot that counts can be loaded (contract 8)",
-                format!("node {node}, cell {id}: {complaint}"),
-            ));
-        }
+    pub(super) fn on_restored(&mut self, id: CellId, node: NodeId, cell: &Cell) {
         if cell.applied() > LogIndex(0) {
             self.set(Mark::StartedFromSnapshot);
             let verdict = self.cell(id).commitment.on_digest(node, cell.applied(), cell.table().digest());
@@ -435,6 +437,9 @@ impl CellJudges {
         self.waits.on_entry(&command, &outcomes, &self.leadership)?;
         self.lookout.on_entry(term, newest, &command, &outcomes);
         self.nonces.on_entry(index, &command, &outcomes)?;
+        if self.once.is_settled(&command) {
+            self.lookout.on_settled_again(&command);
+        }
         self.once.on_entry(index, &command, &outcomes)?;
         self.orphans.on_entry(&command, &outcomes)?;
         self.readings.on_entry(index);

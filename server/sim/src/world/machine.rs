@@ -1,13 +1,14 @@
 //! The machine under a process: its disk, how fast that is, what survives a crash, and what has become of it.
 //!
-//! Invariant: what the disk confirmed survives, unless it is known to be harmed: rotten, or lost and formatted anew.
+//! Invariant: what the disk confirmed survives, unless it is known to be harmed: rotten, or lost and formatted anew. Rot in
+//! a snapshot is no harm for good: the replica goes on from an older one, or from its leader's.
 //! Deliberately absent: disks that confirm and forget or write elsewhere, and rot in a log's newest batches; at its end
 //! no log can tell those from a write that a crash interrupted (contract, point 8).
 
 use lockstep_wal::disk::{DiskError, FileName, SegmentSequence, ShardId, Storage};
 use lockstep_wal::memory::{FaultRates, MemoryDisk, Random, Rot};
-use lockstep_wal::{Failure, Refusal, Superblock, format};
-use lockstep_wire::Incarnation;
+use lockstep_wal::{Failure, Refusal, SnapshotRefusal, Superblock, format};
+use lockstep_wire::{CellId, Incarnation};
 
 use super::plan::Plan;
 use super::schedule::{MS, Moment};
@@ -35,6 +36,8 @@ pub(super) struct Machine {
     slow_until: Moment,
     slow_by: u64,
     harm: Option<Harm>,
+    /// Bits that have flipped in snapshots.
+    rotten_snapshots: Vec<Rot>,
     incarnation: Incarnation,
     segment_bytes: u64,
 }
@@ -56,6 +59,7 @@ impl Machine {
             slow_until: 0,
             slow_by: 0,
             harm: None,
+            rotten_snapshots: Vec::new(),
             incarnation,
             segment_bytes: plan.segment_bytes,
         };
@@ -63,9 +67,19 @@ impl Machine {
         machine
     }
 
-    /// What has become of it.
+    /// What has become of it for good.
     pub(super) fn harm(&self) -> Option<Harm> {
         self.harm
+    }
+
+    /// Whether a snapshot of it has rotted, perhaps one that is gone by now.
+    pub(super) fn has_rotten_snapshot(&self) -> bool {
+        !self.rotten_snapshots.is_empty()
+    }
+
+    /// Whether anything was done to its disk.
+    pub(super) fn is_touched(&self) -> bool {
+        self.harm.is_some() || self.has_rotten_snapshot()
     }
 
     /// The present life of its directory.
@@ -77,6 +91,13 @@ impl Machine {
     pub(super) fn rot(&mut self) -> Option<Rot> {
         let rot = self.disk.rot_settled(ShardId(0), &mut self.chance)?;
         self.harm = Some(Harm::Rot(rot));
+        Some(rot)
+    }
+
+    /// A bit flips in a snapshot; says where, if there is one.
+    pub(super) fn rot_snapshot(&mut self) -> Option<Rot> {
+        let rot = self.disk.rot_snapshot(&mut self.chance)?;
+        self.rotten_snapshots.push(rot);
         Some(rot)
     }
 
@@ -102,7 +123,7 @@ impl Machine {
     /// Whether what was done to it explains that a process does not start.
     pub(super) fn explains_refusal(&self, refusal: &Refusal) -> bool {
         let Some(Harm::Rot(rot)) = self.harm else { return false };
-        match (rot.batch, refusal) {
+        match (rot.extent, refusal) {
             (Some(offset), Refusal::Rot(damage)) => {
                 let is_named = damage.after.is_some() || damage.before.is_some();
                 (damage.file, damage.offset, is_named) == (rot.file, offset, true)
@@ -112,9 +133,39 @@ impl Machine {
         }
     }
 
+    /// Whether what was done to it explains that a snapshot which counts is not used.
+    pub(super) fn explains_complaint(&self, refusal: Option<SnapshotRefusal>) -> bool {
+        self.rotten_snapshots.iter().any(|rot| match refusal {
+            Some(SnapshotRefusal::Damaged { file, offset }) => (file, Some(offset)) == (rot.file, rot.extent),
+            // The bit was one of a length.
+            Some(SnapshotRefusal::CutShort { file, .. }) => file == rot.file,
+            Some(
+                SnapshotRefusal::Missing { .. }
+                | SnapshotRefusal::Foreign { .. }
+                | SnapshotRefusal::Disk { .. },
+            )
+            | None => false,
+        })
+    }
+
+    /// Whether what was done to it explains that a replica halts: it is alone, and no snapshot of its cell is left.
+    pub(super) fn explains_halt(&self, reason: &str) -> bool {
+        let is_rotten = |cell: CellId| {
+            let is_of_cell =
+                |rot: &Rot| matches!(rot.file, FileName::Snapshot { cell: of, .. } if of == cell);
+            self.rotten_snapshots.iter().any(is_of_cell)
+        };
+        let words = reason.strip_prefix("cell ").and_then(|rest| rest.split_once(": snapshot "));
+        words.is_some_and(|(cell, rest)| {
+            cell.parse().is_ok_and(|cell| is_rotten(CellId(cell)))
+                && rest.contains("is damaged and no other member has it")
+        })
+    }
+
     /// Whether a process that starts over segments from `oldest` on must refuse: what is older is needed no more.
     pub(super) fn must_be_refused(&self, oldest: SegmentSequence) -> bool {
-        let Some(Harm::Rot(Rot { file: FileName::Segment { sequence, .. }, batch: Some(_), .. })) = self.harm
+        let Some(Harm::Rot(Rot { file: FileName::Segment { sequence, .. }, extent: Some(_), .. })) =
+            self.harm
         else {
             return false;
         };
@@ -126,7 +177,7 @@ impl Machine {
         match (failure, self.harm) {
             (Failure::Disk { error: DiskError::Io(_), .. }, _) => has_met_error,
             (Failure::Damaged(damage), Some(Harm::Rot(rot))) => {
-                damage.file == rot.file && Some(damage.offset) == rot.batch
+                damage.file == rot.file && Some(damage.offset) == rot.extent
             }
             // A full disk is a state, and nothing else goes wrong by itself.
             (Failure::Disk { .. } | Failure::Damaged(_), _) => false,

@@ -13,7 +13,7 @@ use lockstep_core::{
 };
 use lockstep_wal::disk::{DiskDone, DiskError, OpId, ShardId};
 use lockstep_wal::memory::Completion;
-use lockstep_wal::{Failure, Inspection, Log, Lsn, ReadId, Refusal, claim, load_snapshot};
+use lockstep_wal::{Failure, Inspection, Log, Lsn, ReadId, Refusal, claim};
 use lockstep_wire::frame::Assembler;
 use lockstep_wire::limit::REPLY_FRAME_BYTES_MAX;
 use lockstep_wire::reply::Reply;
@@ -27,7 +27,7 @@ use super::network::{Door, Fabric, WireId};
 use super::node::TurnStart;
 use super::plan::Plan;
 use super::socket::{Connection, Link};
-use super::storage::{Landing, Wish, ballot_of, reflect};
+use super::storage::{Complaint, Landing, Wish, ballot_of, load, reflect};
 use super::trace::number_of_shown;
 use crate::mark::Mark;
 use crate::oracle::majority::Ballot;
@@ -79,7 +79,7 @@ pub(super) struct Process {
     pub(super) defect: Option<Defect>,
     pub(super) cells: BTreeMap<CellId, Cell>,
     /// What was wrong with snapshots that count.
-    pub(super) complaints: Vec<String>,
+    pub(super) complaints: Vec<Complaint>,
     pub(super) log: Log,
     pub(super) appended: VecDeque<(Lsn, CellId, AppendId)>,
     /// Entries and marks of snapshots on their way to the disk.
@@ -183,9 +183,7 @@ impl Process {
             .map(|config| {
                 let cell = config.cell;
                 let mut restore = restores.remove(&cell).unwrap_or_default();
-                complaints.extend(restore.load(config.limits, log.snapshots(cell), |snapshot, visit| {
-                    load_snapshot(&mut machine.disk, cell, snapshot, visit).map_err(|it| it.to_string())
-                }));
+                complaints.extend(load(&mut restore, &config, &log, &mut machine.disk));
                 (cell, Cell::new(config, restore, now))
             })
             .collect();
@@ -415,7 +413,12 @@ impl Process {
             Effect::Report(report) => self.on_report(cell, report, around),
             Effect::Stopped => self.stopped += 1,
             Effect::Halt(halt) => {
-                around.judges.on_halted(self.identity.node, &halt.reason);
+                let (node, words) = (self.identity.node, [23, u64::from(self.identity.node.0)]);
+                let now = around.fabric.now();
+                around.fabric.trace.note(now, &words, || format!("node {node} halts: {}", halt.reason));
+                if !around.machine.explains_halt(&halt.reason) {
+                    around.judges.on_halted(self.identity.node, &halt.reason);
+                }
                 self.is_over = true;
             }
         }

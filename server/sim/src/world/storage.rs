@@ -5,10 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use lockstep_core::{AppendId, Input, LogRead, RecordHead, RecordKind, SnapshotRead, Span};
+use lockstep_core::{
+    AppendId, CellConfig, Input, LogRead, RecordHead, RecordKind, Restore, SnapshotRead, Span,
+};
 use lockstep_wal::disk::{Action, DiskDone, DiskOp, Lane};
 use lockstep_wal::memory::MemoryDisk;
-use lockstep_wal::{Lsn, ReadDone, ReadsFull, SnapshotDone, SnapshotOutcome};
+use lockstep_wal::{
+    Log, Lsn, ReadDone, ReadsFull, SnapshotDone, SnapshotOutcome, SnapshotRefusal, load_snapshot,
+};
 use lockstep_wire::{CellId, LogIndex, SnapshotId, Term};
 
 use super::defect::Defect;
@@ -26,6 +30,15 @@ const SPACE_PAUSE: Span = Span::from_ms(1_000);
 pub(super) enum Wish {
     Entries { cell: CellId, first: LogIndex, last: LogIndex, bytes_max: usize },
     Piece { cell: CellId, snapshot: SnapshotId, piece: u32 },
+}
+
+/// What a start has found wrong with a snapshot that counts.
+#[derive(Clone, Debug)]
+pub(super) struct Complaint {
+    pub(super) cell: CellId,
+    /// What is wrong with its file, if that is it.
+    pub(super) refusal: Option<SnapshotRefusal>,
+    pub(super) words: String,
 }
 
 /// What is on its way to the disk and what the judges make of it.
@@ -283,4 +296,22 @@ pub(super) fn reflect(mirror: &mut Mirror, record: (CellId, RecordHead, &[u8]), 
         RecordKind::SnapshotMark => cover(head.index),
         RecordKind::HardState | RecordKind::Manifest | RecordKind::Born => {}
     }
+}
+
+/// Loads what a replica goes on from; says what is wrong with each snapshot that counts and is not used.
+pub(super) fn load(
+    restore: &mut Restore,
+    config: &CellConfig,
+    log: &Log,
+    disk: &mut MemoryDisk,
+) -> impl Iterator<Item = Complaint> + use<> {
+    let cell = config.cell;
+    let mut refusals = Vec::new();
+    let complaints = restore.load(config.limits, log.snapshots(cell), |snapshot, visit| {
+        let loaded = load_snapshot(disk, cell, snapshot, visit);
+        refusals.push(loaded.err());
+        loaded.map_err(|refusal| refusal.to_string())
+    });
+    // One that is used is the last one that was read.
+    complaints.into_iter().zip(refusals).map(move |(words, refusal)| Complaint { cell, refusal, words })
 }

@@ -5,5 +5,6 @@ mod field;
 mod harm;
 mod scenarios;
 mod seeds;
+mod snapshots;
 mod space;
 mod variants;
