@@ -5,7 +5,7 @@
 //! Deliberately absent: disks that confirm and forget or write elsewhere, and rot in a log's newest batches; at its end
 //! no log can tell those from a write that a crash interrupted (contract, point 8).
 
-use lockstep_wal::disk::{DiskError, FileName, SegmentSequence, ShardId, Storage};
+use lockstep_wal::disk::{DiskError, FileName, SegmentSequence, ShardId, Storage, StorageRead};
 use lockstep_wal::memory::{FaultRates, MemoryDisk, Random, Rot};
 use lockstep_wal::{Failure, Refusal, SnapshotRefusal, Superblock, format};
 use lockstep_wire::{CellId, Incarnation};
@@ -99,6 +99,22 @@ impl Machine {
         let rot = self.disk.rot_snapshot(&mut self.chance)?;
         self.rotten_snapshots.push(rot);
         Some(rot)
+    }
+
+    /// The segments that it holds.
+    pub(super) fn segments(&mut self) -> Vec<SegmentSequence> {
+        let files = self.disk.list().expect("the disk's own list needs no read");
+        let sequence = |file| match file {
+            FileName::Segment { sequence, .. } => Some(sequence),
+            FileName::Staging { .. }
+            | FileName::Snapshot { .. }
+            | FileName::SnapshotStaging { .. }
+            | FileName::Superblock
+            | FileName::SuperblockStaging
+            | FileName::Lock
+            | FileName::FormatMark => None,
+        };
+        files.into_iter().filter_map(|(file, _)| sequence(file)).collect()
     }
 
     /// The disk is lost and another one formatted in its place.

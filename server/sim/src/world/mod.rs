@@ -33,6 +33,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockstep_core::Time;
+use lockstep_wal::disk::SegmentSequence;
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::{CellId, Epoch};
 
@@ -247,6 +248,11 @@ impl World {
     /// The term of a node's replica of a cell, while its process runs.
     pub fn term(&self, node: usize, cell: CellId) -> Option<u64> {
         Some(self.nodes[node].cell(cell)?.raft().term().0)
+    }
+
+    /// The segments on a node's disk, those included that are ready for use or for recycling.
+    pub fn segments(&mut self, node: usize) -> Vec<SegmentSequence> {
+        self.nodes[node].machine.segments()
     }
 
     /// What time it is.

@@ -160,7 +160,7 @@ impl Plan {
         }
         plan.faults = FaultPlan::drawn(&mut stream);
         plan.safety = stream.between(40, 80) * 1_000 * MS;
-        plan.cache_bytes_max = stream.one_of(&[CACHE_BYTES_MAX, 0]);
+        plan.cache_bytes_max = stream.one_of(&[CACHE_BYTES_MAX, 0, 0]);
         plan.draw_rarities(&mut Stream::new(seed, Concern::Plan, 2));
         let mut variety = Stream::new(seed, Concern::Variety, 0);
         plan.workload.vary(&mut variety);

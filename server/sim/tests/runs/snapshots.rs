@@ -8,6 +8,8 @@ use lockstep_sim::world::network::Site;
 use lockstep_sim::world::plan::Plan;
 use lockstep_sim::world::schedule::MS;
 use lockstep_sim::world::trace::Trace;
+use lockstep_wal::disk::SegmentSequence;
+use lockstep_wal::layout::LIVE_SEGMENTS_MAX;
 
 use crate::scenarios::{CELL, at_work, at_work_with, leader, links, pass, rest};
 
@@ -113,41 +115,50 @@ fn a_member_alone_goes_on_from_the_older_snapshot_and_refuses_when_both_are_rott
     assert!(went_on > 0, "some newest snapshot was the rotten one");
 }
 
+/// How often a request came again whose outcome was known: acquires, releases.
+fn came_again(world: &World) -> (u64, u64) {
+    let marks = world.summary().marks;
+    (marks.count(Mark::AcquireCameAgain), marks.count(Mark::ReleaseCameAgain))
+}
+
 #[test]
 fn retries_have_one_outcome_at_a_leader_that_was_installed_and_at_one_that_was_restarted() {
-    for seed in 1..=6 {
+    const CLIENTS: usize = 20;
+    let mut releases = 0;
+    for seed in 1..=4 {
         let mut world = at_work(seed, |plan| {
             busy(plan);
-            plan.workload.clients = 12;
-            plan.workload.names = 12;
+            plan.workload.clients = CLIENTS;
+            plan.workload.names = 20;
             plan.workload.ttl_ms = (10_000, 10_000);
         });
         let old = leader(&mut world);
-        let next = (old + 1) % 3;
+        let (next, other) = ((old + 1) % 3, (old + 2) % 3);
         world.act(&Fault::Kill(next));
-        pass(&mut world, 9_000);
-        // From now on no client hears what becomes of its requests.
-        let unheard: Cuts = (0..12).map(|client| (Site::Node(old), Site::Client(client))).collect();
-        let came_again = |world: &World| {
-            let marks = world.summary().marks;
-            (marks.count(Mark::AcquireCameAgain), marks.count(Mark::ReleaseCameAgain))
-        };
-        let before = installs(&world);
+        pass(&mut world, 8_000);
+        // From now on no client hears what becomes of its requests; and that is in the snapshots.
+        let unheard: Cuts = (0..CLIENTS).map(|client| (Site::Node(old), Site::Client(client))).collect();
         world.act(&Fault::Cut(unheard.clone()));
-        pass(&mut world, 100);
-        let known = came_again(&world);
-        // Their outcomes are in the snapshot that one member is given, or in those that all start from.
-        if seed % 2 == 0 {
+        pass(&mut world, 60);
+        world.act(&Fault::Snapshot(old));
+        world.act(&Fault::Snapshot(other));
+        pass(&mut world, 60);
+        let (before, is_installed) = (came_again(&world), seed % 2 == 0);
+        if is_installed {
+            let installed = installs(&world);
             world.act(&Fault::Start(next));
-            pass(&mut world, 600);
-            assert_eq!(installs(&world), before + 1, "seed {seed}");
-            world.act(&Fault::Kill(old));
+            for _ in 0..30 {
+                if installs(&world) == installed {
+                    pass(&mut world, 50);
+                }
+            }
+            assert_eq!(installs(&world), installed + 1, "seed {seed}");
+            world.act(&Fault::Transfer(old, Some(next)));
+            pass(&mut world, 300);
+            assert_eq!(leader(&mut world), next, "seed {seed}");
         } else {
-            world.act(&Fault::Snapshot(old));
-            world.act(&Fault::Snapshot(3 - old - next));
-            pass(&mut world, 200);
             let started = world.summary().marks.count(Mark::StartedFromSnapshot);
-            for node in [old, 3 - old - next] {
+            for node in [old, other] {
                 world.act(&Fault::PowerLoss(node));
                 world.act(&Fault::Start(node));
             }
@@ -155,10 +166,68 @@ fn retries_have_one_outcome_at_a_leader_that_was_installed_and_at_one_that_was_r
         }
         world.act(&Fault::Mend(unheard));
         pass(&mut world, 6_000);
-        let again = came_again(&world);
-        eprintln!("{seed} {known:?} {again:?}");
+        let after = came_again(&world);
+        assert!(after.0 > before.0, "seed {seed}: acquires come again");
+        releases += after.1 - before.1;
         world.act(&Fault::Start(old));
         world.act(&Fault::Start(next));
+        rest(world);
+    }
+    assert!(releases > 0, "releases come again, at those that were restarted");
+}
+
+/// As many as the log's own arithmetic allows, one that is being prepared included.
+const SEGMENTS_MAX: usize = LIVE_SEGMENTS_MAX as usize + 1;
+
+#[test]
+fn an_idle_cell_beside_busy_ones_pins_no_segment() {
+    for seed in 1..=3 {
+        // Clients go to the cells by turns, so that the last cell has none.
+        let mut world = at_work(seed, |plan| {
+            busy(plan);
+            plan.cells = 3;
+            plan.workload.clients = 2;
+            plan.workload.tasks = 4;
+        });
+        let mut most = 0;
+        for _ in 0..40 {
+            pass(&mut world, 500);
+            most = (0..3).map(|node| world.segments(node).len()).max().unwrap_or(0).max(most);
+        }
+        assert!(most <= SEGMENTS_MAX, "seed {seed}: {most}");
+        let newest = (0..3).filter_map(|node| world.segments(node).into_iter().max()).min();
+        assert!(newest > Some(SegmentSequence(2 * LIVE_SEGMENTS_MAX)), "seed {seed}: {newest:?} were filled");
+        rest(world);
+    }
+}
+
+#[test]
+fn a_snapshot_for_which_a_full_disk_has_no_room_is_taken_once_there_is_room_again() {
+    for seed in 1..=4 {
+        let mut world = at_work(seed, busy);
+        let full = (leader(&mut world) + usize::try_from(seed % 2).unwrap()) % 3;
+        let without_room = |world: &World| world.summary().marks.count(Mark::SnapshotWithoutRoom);
+        let before = without_room(&world);
+        world.act(&Fault::FullDisk(full, 0));
+        for _ in 0..6 {
+            pass(&mut world, 500);
+            world.act(&Fault::Snapshot(full));
+        }
+        pass(&mut world, 1_000);
+        assert!(without_room(&world) > before, "seed {seed}");
+        // What it has is enough to start from.
+        world.act(&Fault::Kill(full));
+        world.act(&Fault::Start(full));
+        pass(&mut world, 2_000);
+        assert!(world.is_running(full), "seed {seed}");
+        world.act(&Fault::Room(full));
+        pass(&mut world, 3_000);
+        let (after, taken) = (without_room(&world), world.summary().marks.count(Mark::SnapshotTaken));
+        pass(&mut world, 5_000);
+        assert_eq!(without_room(&world), after, "seed {seed}");
+        assert!(world.summary().marks.count(Mark::SnapshotTaken) > taken + 3, "seed {seed}");
+        let segments = world.segments(full);
+        assert!(segments.len() <= SEGMENTS_MAX, "seed {seed}: {segments:?}");
         rest(world);
     }
 }
