@@ -177,7 +177,7 @@ fn retries_have_one_outcome_at_a_leader_that_was_installed_and_at_one_that_was_r
 }
 
 /// As many as the log's own arithmetic allows, one that is being prepared included.
-const SEGMENTS_MAX: usize = LIVE_SEGMENTS_MAX as usize + 1;
+const SEGMENTS_MAX: u64 = LIVE_SEGMENTS_MAX + 1;
 
 #[test]
 fn an_idle_cell_beside_busy_ones_pins_no_segment() {
@@ -192,7 +192,7 @@ fn an_idle_cell_beside_busy_ones_pins_no_segment() {
         let mut most = 0;
         for _ in 0..40 {
             pass(&mut world, 500);
-            most = (0..3).map(|node| world.segments(node).len()).max().unwrap_or(0).max(most);
+            most = (0..3).map(|node| world.segments(node).len() as u64).max().unwrap_or(0).max(most);
         }
         assert!(most <= SEGMENTS_MAX, "seed {seed}: {most}");
         let newest = (0..3).filter_map(|node| world.segments(node).into_iter().max()).min();
@@ -227,7 +227,7 @@ fn a_snapshot_for_which_a_full_disk_has_no_room_is_taken_once_there_is_room_agai
         assert_eq!(without_room(&world), after, "seed {seed}");
         assert!(world.summary().marks.count(Mark::SnapshotTaken) > taken + 3, "seed {seed}");
         let segments = world.segments(full);
-        assert!(segments.len() <= SEGMENTS_MAX, "seed {seed}: {segments:?}");
+        assert!(segments.len() as u64 <= SEGMENTS_MAX, "seed {seed}: {segments:?}");
         rest(world);
     }
 }
