@@ -164,7 +164,7 @@ impl Nemesis {
         };
         let client = self.stream.place(self.clients);
         let stream = &mut self.stream;
-        let while_down = 20 * MS + stream.around_one_of(&[100 * MS, 1_000 * MS, 3_000 * MS, 10_000 * MS]);
+        let while_down = 20 * MS + stream.around_one_of(&[100 * MS, 1_000 * MS, 3_000 * MS]);
         Some(match kind {
             Kind::Kill => (Fault::Kill(node), Some((while_down, Fault::Start(node)))),
             Kind::PowerLoss => (Fault::PowerLoss(node), Some((while_down, Fault::Start(node)))),
