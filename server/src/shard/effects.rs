@@ -76,7 +76,7 @@ impl Shard {
                 tracing::warn!(%node, %cell, %term, reason, "not leading any more")
             }
             Report::Following { term, leader } => tracing::info!(%node, %cell, %term, %leader, "following"),
-            Report::SnapshotTaken { snapshot } => tracing::info!(%node, %cell, %snapshot, "snapshot"),
+            Report::SnapshotTaken { snapshot } => tracing::debug!(%node, %cell, %snapshot, "snapshot"),
             Report::SnapshotInstalled { snapshot } => {
                 tracing::info!(%node, %cell, %snapshot, "the leader's snapshot was installed");
             }
