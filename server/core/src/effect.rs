@@ -110,8 +110,8 @@ pub enum Effect {
     },
     /// Forget the pieces that were written, and answer nothing more about them.
     DropSnapshot,
-    /// Read a piece of a snapshot that has its mark, and answer with [`crate::Input::SnapshotRead`]; at most one such
-    /// read of a cell is under way.
+    /// Read a piece of a snapshot that has its mark, and answer with [`crate::Input::SnapshotRead`]. An answer that
+    /// nobody waits for any more is ignored.
     ReadSnapshot {
         /// Of which snapshot.
         snapshot: SnapshotId,

@@ -70,10 +70,12 @@ impl Raft {
         let Some(at) = (0..count).map(|offset| (turn + offset) % count).find(needs) else { return };
         let progress = &self.peers[at].progress;
         let kept = [self.snapshot, self.older_snapshot];
+        let does = |snapshot: &SnapshotId| {
+            kept.contains(&Some(*snapshot)) && snapshot.index >= progress.snapshot_least
+        };
         // It may have half of the one that it was sent last.
-        let tried = progress.snapshot_tried.filter(|tried| kept.contains(&Some(*tried)));
-        let best = tried.or(self.snapshot).filter(|snapshot| snapshot.index >= progress.snapshot_least);
-        match best {
+        let tried = progress.snapshot_tried.filter(does);
+        match tried.or(self.snapshot.filter(does)) {
             Some(snapshot) => {
                 self.leading.install_turn = at + 1;
                 self.peers[at].progress.snapshot_tried = Some(snapshot);

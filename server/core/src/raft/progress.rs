@@ -81,6 +81,7 @@ impl Progress {
         }
         self.lacks_state = false;
         self.snapshot_least = LogIndex(0);
+        self.snapshot_tried = None;
         if std::mem::take(&mut self.needs_snapshot) {
             self.probe();
             self.next = self.next.max(index.next());

@@ -256,6 +256,28 @@ fn a_member_without_a_whole_snapshot_asks_its_leader_for_one_and_leads_nobody() 
 }
 
 #[test]
+fn a_member_that_lost_its_state_is_not_offered_the_older_snapshot_that_it_was_sent_once() {
+    let mut scene = scene();
+    let sent = leave_behind(&mut scene, 20);
+    let Scene { mut rig, leader, follower, client, .. } = scene;
+    rig.start(follower);
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+    grow(&mut rig, client, 100..102);
+    rig.advance(60);
+    rig.take_snapshot(follower);
+    rig.take_snapshot(leader);
+    let own = *rig.snapshots(follower).last().unwrap();
+    assert!(own.index > sent.index && rig.snapshots(leader) == [sent, own]);
+    rig.recycle(follower, own.index);
+    rig.crash(follower);
+    rig.damage_snapshot(follower, sent);
+    rig.damage_snapshot(follower, own);
+    rig.start(follower);
+    // Nothing new is committed, so that the leader has no other snapshot to take.
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
+}
+
+#[test]
 fn a_member_alone_whose_snapshot_is_damaged_refuses_to_go_on() {
     let mut rig = Rig::serving(1);
     let a = rig.connect(1);

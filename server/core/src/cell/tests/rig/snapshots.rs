@@ -105,7 +105,8 @@ impl Rig {
         self.step(node.0, Input::SnapshotRead(SnapshotRead { snapshot, piece, found }));
     }
 
-    /// A mark names a snapshot that is stored, and is ahead of the entries only right behind a truncation.
+    /// A mark names a snapshot that is stored, and is ahead of the entries, and of the marks that stand for those that
+    /// were recycled, only right behind a truncation.
     pub(super) fn check_mark(&mut self, node: NodeId, head: &RecordHead) {
         if head.kind != RecordKind::SnapshotMark {
             return;
@@ -115,7 +116,8 @@ impl Rig {
         assert!(this.snapshots.stored.0.contains_key(&id), "snapshot {id} is marked and not stored");
         let last = this.records.last().map(|(head, _)| *head).expect("a cell is born before it is marked");
         let has_it = this.records.iter().any(|(other, _)| {
-            (other.kind, other.index, other.term) == (RecordKind::Entry, head.index, head.term)
+            let kinds = [RecordKind::Entry, RecordKind::SnapshotMark];
+            kinds.contains(&other.kind) && (other.index, other.term) == (head.index, head.term)
         });
         assert!(has_it || last.kind == RecordKind::Truncate, "mark {id} follows {last:?}");
     }
