@@ -129,6 +129,7 @@ fn put_hello(out: &mut Vec<u8>) {
         protocol_max: PROTOCOL.1,
         cluster: ClusterId([0; 16]),
         role: Role::Client,
+        peer_address: "",
         credentials: b"",
     };
     let head = Head { kind: kind::HELLO, cell: CELL, correlation: Correlation(SESSION_CORRELATION) };

@@ -268,6 +268,10 @@ impl FakeCell {
                 };
                 self.say(port, asked, correlation, &reply);
             }
+            Request::Members | Request::ChangeMembers(_) => {
+                let refusal = Refusal::new(Status::Unsupported, "one node is all there is");
+                self.say(port, asked, correlation, &Reply::Refused(refusal));
+            }
             Request::Routes => {
                 let routes = [Route { namespace: "", cell: CELL }];
                 self.say(port, asked, correlation, &Reply::Routes(Rows::Slice(&routes)));

@@ -60,7 +60,8 @@ fn leader_known_at(endpoint: SocketAddr) -> NodeId {
     stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
     let (protocol_min, protocol_max) = hello::PROTOCOL;
     let cluster = ClusterId::default();
-    let ask = Hello { protocol_min, protocol_max, cluster, role: Role::Client, credentials: b"" };
+    let ask =
+        Hello { protocol_min, protocol_max, cluster, role: Role::Client, peer_address: "", credentials: b"" };
     let head = Head { kind: kind::HELLO, cell: CellId(0), correlation: Correlation(1) };
     let mut bytes = Vec::new();
     frame::encode(&mut bytes, head, |out| ask.put(out));

@@ -60,6 +60,8 @@ pub struct Served {
 struct File {
     data: PathBuf,
     node: u16,
+    #[serde(default)]
+    join: bool,
     #[serde(default = "one")]
     cells: u16,
     #[serde(default)]
@@ -161,6 +163,7 @@ fn check(file: File) -> Result<Served, Refusal> {
         data: file.data,
         node: own.node,
         nodes: nodes.clone(),
+        is_joining: file.join,
         cells: file.cells,
         routes,
         timing,

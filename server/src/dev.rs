@@ -70,6 +70,7 @@ impl DevCluster {
             data: node_data(data, node),
             node,
             nodes: nodes.clone(),
+            is_joining: false,
             cells: shape.cells,
             routes: routes.clone(),
             timing: Timing::default(),

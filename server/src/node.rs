@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -71,8 +71,10 @@ pub struct NodeConfig {
     pub data: PathBuf,
     /// Which node it is to be; the directory must say the same.
     pub node: NodeId,
-    /// Every node, this one included, by id.
+    /// The nodes by id, this one included: those that the cluster is made of, or that a node which joins looks for.
     pub nodes: Vec<NodeAddress>,
+    /// It was not there when the cluster was made, and waits to be added.
+    pub is_joining: bool,
     /// How many cells the cluster has; every node has a replica of each.
     pub cells: u16,
     /// Which cell serves which namespace; an empty one stands for all the others.
@@ -174,6 +176,9 @@ impl Node {
         let Claim { directory, superblock } = claim;
         let mailboxes: Mailboxes = Arc::new((0..superblock.shards).map(|_| Mailbox::default()).collect());
         let stop = Arc::new(AtomicBool::new(false));
+        let removed = Arc::new(AtomicU16::new(0));
+        let own = config.nodes.iter().find(|other| other.node == config.node);
+        let peer_address = own.map_or_else(String::new, |own| own.peer.to_string());
         let (end, ended) = mpsc::channel();
         let (ready, is_ready) = mpsc::channel();
         let mut listeners = Some(ports.listeners);
@@ -193,15 +198,11 @@ impl Node {
                 superblock,
                 salt: random()?,
                 cells: cells_of(&config, &superblock, shard)?,
-                peers: config
-                    .nodes
-                    .iter()
-                    .filter(|other| other.node != config.node)
-                    .map(|other| (other.node, other.peer))
-                    .collect(),
+                peer_address: peer_address.clone(),
                 listeners: listeners.take(),
                 mailboxes: Arc::clone(&mailboxes),
                 stop: Arc::clone(&stop),
+                removed: Arc::clone(&removed),
                 connections_max: connections_max.unwrap_or(usize::MAX),
                 origin: Instant::now(),
             };
@@ -319,7 +320,11 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
     let members: Vec<Member> = config
         .nodes
         .iter()
-        .map(|node| Member { node: node.node, client_address: node.client.clone() })
+        .map(|node| Member {
+            node: node.node,
+            client_address: node.client.clone(),
+            peer_address: node.peer.to_string(),
+        })
         .collect();
     let cells = (0..config.cells).map(CellId).filter(|cell| shard_of(*cell, superblock.shards) == shard);
     cells
@@ -330,6 +335,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
                 cell,
                 node: config.node,
                 members: members.clone(),
+                is_joining: config.is_joining,
                 incarnation: superblock.incarnation,
                 birth_id: BirthId(birth_id),
                 epoch: Epoch(0),

@@ -7,6 +7,7 @@
 use crate::cursor::{DecodeError, Decoded, Reader, Writer};
 use crate::frame::LEVEL;
 use crate::limit::{CLIENT_ID_BYTES_MAX, NAME_BYTES_MAX, SESSIONS_PER_BATCH_MAX};
+use crate::membership::Members;
 use crate::reply::EndReason;
 use crate::request::{Acquire, Mutation};
 use crate::rows::{Row, Rows};
@@ -38,7 +39,10 @@ pub mod kind {
     /// [`super::Command::SessionsReturned`].
     pub const SESSIONS_RETURNED: u16 = 0x0026;
     // 0x0027 Restored, 0x0028 EndQuiet
-    // 0x0040 ChangeConfig, 0x0041 membership, 0x0042 routing rows
+    // 0x0040 ChangeConfig
+    /// [`super::Command::Members`].
+    pub const MEMBERS: u16 = 0x0041;
+    // 0x0042 routing rows
 }
 
 /// For how much longer a leader has not heard of a session than was logged before.
@@ -120,6 +124,8 @@ pub enum Command<'a> {
         /// Which.
         sessions: Rows<'a, SessionId>,
     },
+    /// Who the members of the cell are; counts for majorities from its append on.
+    Members(Members<'a>),
 }
 
 impl<'a> Command<'a> {
@@ -136,6 +142,7 @@ impl<'a> Command<'a> {
             Command::Reap => kind::REAP,
             Command::SessionsSilent { .. } => kind::SESSIONS_SILENT,
             Command::SessionsReturned { .. } => kind::SESSIONS_RETURNED,
+            Command::Members(_) => kind::MEMBERS,
         }
     }
 
@@ -185,6 +192,7 @@ impl<'a> Command<'a> {
                 assert!(sessions.len() <= SESSIONS_PER_BATCH_MAX, "a batch of sessions is within its limit");
                 sessions.put(out);
             }
+            Command::Members(members) => members.put(out),
         }
     }
 
@@ -239,6 +247,7 @@ impl<'a> Command<'a> {
             kind::SESSIONS_RETURNED => Command::SessionsReturned {
                 sessions: Rows::read(reader, SESSIONS_PER_BATCH_MAX, "sessions")?,
             },
+            kind::MEMBERS => Command::Members(Members::read(reader)?),
             unknown => return Err(DecodeError::UnknownKind(unknown)),
         })
     }

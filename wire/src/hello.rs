@@ -46,6 +46,8 @@ pub struct Hello<'a> {
     pub cluster: ClusterId,
     /// Who it is.
     pub role: Role,
+    /// Where a member serves members, `host:port`; not sent by a client.
+    pub peer_address: &'a str,
     /// What it proves its identity with; empty until there is a policy.
     pub credentials: &'a [u8],
 }
@@ -90,6 +92,7 @@ impl<'a> Hello<'a> {
             out.put_u16(identity.to.0);
             out.put_u16(identity.shard);
             out.put(&identity.incarnation.0);
+            out.put_bytes(self.peer_address.as_bytes());
         }
         out.put_bytes(self.credentials);
     }
@@ -104,6 +107,7 @@ impl<'a> Hello<'a> {
         }
         let cluster = ClusterId(reader.random("cluster")?);
         let code = reader.u8("role")?;
+        let mut peer_address = "";
         let role = match code {
             0 => Role::Client,
             1 | 2 => {
@@ -113,13 +117,14 @@ impl<'a> Hello<'a> {
                     shard: reader.u16("shard")?,
                     incarnation: Incarnation(reader.random("incarnation")?),
                 };
+                peer_address = reader.text(ADDRESS_BYTES_MAX, "peer_address")?;
                 if code == 1 { Role::PeerControl(identity) } else { Role::PeerBulk(identity) }
             }
             _ => return Err(DecodeError::Invalid("role")),
         };
         let credentials = reader.bytes(CREDENTIALS_BYTES_MAX, "credentials")?;
         reader.finish()?;
-        Ok(Hello { protocol_min, protocol_max, cluster, role, credentials })
+        Ok(Hello { protocol_min, protocol_max, cluster, role, peer_address, credentials })
     }
 }
 

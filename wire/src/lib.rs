@@ -10,6 +10,7 @@ pub mod frame;
 pub mod hello;
 mod id;
 pub mod limit;
+mod membership;
 pub mod mutant;
 mod name;
 pub mod peer;
@@ -24,6 +25,7 @@ mod tests;
 
 pub use cursor::{DecodeError, Decoded};
 pub use id::*;
+pub use membership::{MemberChange, MemberRow, Members};
 pub use name::{Name, NameError};
 pub use record::RecordKind;
 pub use rows::{Row, Rows, RowsIter};

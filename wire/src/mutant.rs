@@ -109,6 +109,10 @@ mutants! {
     RecycleUncoveredEntries = "recycle-uncovered-entries",
     /// A replica that lost its snapshot campaigns all the same, and leads without a state (contract 8).
     CampaignWithoutState = "campaign-without-state",
+    /// An installed snapshot leaves the members as the log had them, which it has just replaced (contract 8).
+    MembershipKeptAtInstall = "membership-kept-at-install",
+    /// A node that was removed may be added again under its id, with another life (contract 8).
+    NodeIdReused = "node-id-reused",
 }
 
 /// Whether this is the variant that runs on this thread.

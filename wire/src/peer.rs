@@ -59,7 +59,7 @@ pub struct CellHello {
 }
 
 /// A member and the life of its data directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberIncarnation {
     /// The member.
     pub node: NodeId,
@@ -124,6 +124,8 @@ pub enum PeerRefusal {
     Unborn = 4,
     /// The id is not in the cell.
     NotMember = 5,
+    /// The id was in the cell, and was removed for ever.
+    Removed = 6,
 }
 
 impl PeerRefusal {
@@ -134,6 +136,7 @@ impl PeerRefusal {
             3 => PeerRefusal::OtherBirth,
             4 => PeerRefusal::Unborn,
             5 => PeerRefusal::NotMember,
+            6 => PeerRefusal::Removed,
             _ => return Err(DecodeError::Invalid("reason")),
         })
     }

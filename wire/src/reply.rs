@@ -11,11 +11,12 @@ use crate::limit::{
     ADDRESS_BYTES_MAX, CLIENT_ID_BYTES_MAX, DATA_BYTES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, ROUTES_MAX,
     SESSIONS_PER_BATCH_MAX, VIEW_ROWS_MAX,
 };
+use crate::membership::MemberRow;
 use crate::request::{Mode, kind};
 use crate::rows::{Row, Rows};
 use crate::{
-    CellId, Correlation, FencingToken, LogIndex, NodeId, Owner, RequestId, Retry, Revision, SessionId,
-    Status, Term,
+    CellId, Correlation, FencingToken, Incarnation, LogIndex, NodeId, Owner, RequestId, Retry, Revision,
+    SessionId, Status, Term,
 };
 
 /// The text of a refusal, in bytes; what is longer is cut when it is sent.
@@ -306,6 +307,38 @@ pub struct StatusView<'a> {
     pub members: Rows<'a, MemberView<'a>>,
 }
 
+/// A member of a cell, and how it gets on, as the node that was asked knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberProgress<'a> {
+    /// The member as the log says, with the addresses that the node that was asked would use.
+    pub member: MemberRow<'a>,
+    /// Whether the node that was asked has a link to it, or is it.
+    pub is_linked: bool,
+    /// How far its log is known to match; 0 unless the leader was asked.
+    pub matched: LogIndex,
+}
+
+/// Who the members of a cell are, as the node that was asked knows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MembersView<'a> {
+    /// The node that answers.
+    pub node: NodeId,
+    /// The life of its data directory: what it is to be added under.
+    pub incarnation: Incarnation,
+    /// The leader it knows; 0 for none.
+    pub leader: NodeId,
+    /// Where that leader serves clients; empty when not known.
+    pub leader_address: &'a str,
+    /// The last entry of its log.
+    pub last: LogIndex,
+    /// The last change of the members is not known to be committed.
+    pub is_changing: bool,
+    /// The highest id that any member ever had.
+    pub node_max: NodeId,
+    /// The members, by id; none when the node is not one yet.
+    pub members: Rows<'a, MemberProgress<'a>>,
+}
+
 /// Which cell serves a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
@@ -365,7 +398,7 @@ pub enum Reply<'a> {
         /// Why it ended.
         reason: EndReason,
     },
-    /// The cancel, the release or the like was done.
+    /// The cancel, the release, the change of the members or the like was done.
     Done,
     /// The token or the acquire id does not name a live hold; nothing changed.
     StaleToken,
@@ -384,6 +417,8 @@ pub enum Reply<'a> {
     Session(SessionView<'a>),
     /// The cell.
     Status(StatusView<'a>),
+    /// The members.
+    Members(MembersView<'a>),
     /// Leadership has moved.
     Transferred {
         /// Who leads now: the member that was asked for, unless another one was quicker.

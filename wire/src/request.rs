@@ -10,6 +10,7 @@ use crate::limit::{
     CLIENT_ID_BYTES_MAX, DATA_BYTES_MAX, NAME_BYTES_MAX, NAMES_PER_ACQUIRE_MAX, REQUEST_WINDOW_MAX,
     SESSIONS_PER_BATCH_MAX,
 };
+use crate::membership::MemberChange;
 use crate::rows::{Row, Rows};
 use crate::{CellId, Correlation, FencingToken, NodeId, Nonce, Owner, RequestId, SessionId};
 
@@ -43,11 +44,20 @@ pub mod kind {
     // 0x0130 Watch, 0x0131 events of a watch, 0x0140 Revoke
     /// [`super::Request::Status`].
     pub const STATUS: u16 = 0x0150;
-    // 0x0151 Members, 0x0152 AddLearner, 0x0153 Promote, 0x0154 Remove
+    /// [`super::Request::Members`].
+    pub const MEMBERS: u16 = 0x0151;
+    /// [`crate::MemberChange::AddLearner`].
+    pub const ADD_LEARNER: u16 = 0x0152;
+    /// [`crate::MemberChange::Promote`].
+    pub const PROMOTE: u16 = 0x0153;
+    /// [`crate::MemberChange::Remove`].
+    pub const REMOVE: u16 = 0x0154;
     /// [`super::Request::TransferLeader`].
     pub const TRANSFER_LEADER: u16 = 0x0155;
     /// [`super::Request::Routes`].
     pub const ROUTES: u16 = 0x0156;
+    /// [`crate::MemberChange::SetAddresses`].
+    pub const SET_ADDRESSES: u16 = 0x0158;
     /// [`crate::reply::Event`], which nobody asked for.
     pub const EVENT: u16 = 0x0180;
     /// Set in the kind of a reply.
@@ -244,6 +254,10 @@ pub enum Request<'a> {
     },
     /// Asks how the cell is, as the node that is asked knows it.
     Status,
+    /// Asks who the members are, as the node that is asked knows it.
+    Members,
+    /// Asks the leader to change who the members are.
+    ChangeMembers(MemberChange<'a>),
     /// Asks the leader to hand its office over.
     TransferLeader {
         /// To which member; 0 for the one whose disk has most of the log.
@@ -268,6 +282,11 @@ impl<'a> Request<'a> {
             Request::GetLock { .. } => kind::GET_LOCK,
             Request::GetSession { .. } => kind::GET_SESSION,
             Request::Status => kind::STATUS,
+            Request::Members => kind::MEMBERS,
+            Request::ChangeMembers(MemberChange::AddLearner { .. }) => kind::ADD_LEARNER,
+            Request::ChangeMembers(MemberChange::Promote { .. }) => kind::PROMOTE,
+            Request::ChangeMembers(MemberChange::Remove { .. }) => kind::REMOVE,
+            Request::ChangeMembers(MemberChange::SetAddresses { .. }) => kind::SET_ADDRESSES,
             Request::TransferLeader { .. } => kind::TRANSFER_LEADER,
             Request::Routes => kind::ROUTES,
         }
@@ -306,7 +325,8 @@ impl<'a> Request<'a> {
             }
             Request::GetLock { name } => out.put_bytes(name.as_bytes()),
             Request::TransferLeader { to } => out.put_u16(to.0),
-            Request::Status | Request::Routes => {}
+            Request::ChangeMembers(change) => change.put(out),
+            Request::Status | Request::Members | Request::Routes => {}
         }
     }
 
@@ -345,6 +365,15 @@ impl<'a> Request<'a> {
             kind::GET_LOCK => Request::GetLock { name: reader.text(NAME_BYTES_MAX, "name")? },
             kind::GET_SESSION => Request::GetSession { session: SessionId(reader.u64("session")?) },
             kind::STATUS => Request::Status,
+            kind::MEMBERS => Request::Members,
+            kind::ADD_LEARNER => Request::ChangeMembers(MemberChange::read_add_learner(&mut reader)?),
+            kind::PROMOTE => {
+                Request::ChangeMembers(MemberChange::Promote { node: NodeId(reader.u16("node")?) })
+            }
+            kind::REMOVE => {
+                Request::ChangeMembers(MemberChange::Remove { node: NodeId(reader.u16("node")?) })
+            }
+            kind::SET_ADDRESSES => Request::ChangeMembers(MemberChange::read_set_addresses(&mut reader)?),
             kind::TRANSFER_LEADER => Request::TransferLeader { to: NodeId(reader.u16("to")?) },
             kind::ROUTES => Request::Routes,
             unknown => return Err(DecodeError::UnknownKind(unknown)),

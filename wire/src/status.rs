@@ -63,7 +63,7 @@ statuses! {
     1 Queued "QUEUED" Done;
     /// Executed: the acquire waited as long as it asked to (at once, for a try) and holds nothing.
     2 TimedOut "TIMED_OUT" Done;
-    /// Not executed: the request contradicts the lock's state, another number of permits for example.
+    /// Not executed: the request contradicts the state of the lock (another number of permits, for example) or of the cell.
     3 Conflict "CONFLICT" Never;
     /// Executed, nothing changed: the same owner holds or waits for this name under another request id.
     4 AlreadyHeld "ALREADY_HELD" Done;

@@ -296,6 +296,7 @@ fn serve(data: &Path) -> anyhow::Result<()> {
         data: data.to_owned(),
         node: NODE,
         nodes: vec![NodeAddress { node: NODE, client: client.to_string(), peer }],
+        is_joining: false,
         cells: 1,
         routes: vec![(String::new(), CellId(0))],
         timing: Timing::default(),

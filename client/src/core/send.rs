@@ -24,6 +24,7 @@ impl ClientCore {
             protocol_max: hello::PROTOCOL.1,
             cluster: self.config.cluster,
             role: Role::Client,
+            peer_address: "",
             credentials: b"",
         };
         self.correlations += 1;

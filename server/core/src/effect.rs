@@ -120,6 +120,10 @@ pub enum Effect {
     },
     /// Hand out all that has reached a socket by now, then say [`crate::Input::Drained`].
     Drain(DrainId),
+    /// There are other nodes to talk to, or they are elsewhere: see [`crate::Cell::peers`].
+    PeersChanged,
+    /// This node was removed from the cell, for ever: there is nothing left for this replica to do.
+    Removed,
     /// Say this to whoever operates the node; rate-limited by the driver.
     Report(Report),
     /// The orderly stop is done: the cell leads no more and owes nothing.

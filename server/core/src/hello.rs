@@ -141,7 +141,14 @@ mod tests {
     }
 
     fn hello(role: Role) -> Hello<'static> {
-        Hello { protocol_min: 1, protocol_max: 1, cluster: us().cluster, role, credentials: b"" }
+        Hello {
+            protocol_min: 1,
+            protocol_max: 1,
+            cluster: us().cluster,
+            role,
+            peer_address: "",
+            credentials: b"",
+        }
     }
 
     fn peer(node: u16, to: u16, shard: u16) -> Role {

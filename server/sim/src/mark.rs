@@ -227,7 +227,7 @@ impl Lookout {
             }
         }
         match command {
-            Command::Blank => {}
+            Command::Blank | Command::Members(_) => {}
             Command::OpenSession { .. } => self.on_open(outcomes),
             Command::Acquire(acquire) => {
                 let (session, request_id) = (acquire.mutation.session, acquire.mutation.request_id);

@@ -4,6 +4,8 @@
 //! halt is. What cannot be delivered (a link that is down, a client that is gone) is dropped: the core
 //! counts on nothing that it has not been told.
 
+use std::sync::atomic::Ordering;
+
 use lockstep_core::{Effect, Halt, Lane, Report};
 use lockstep_wire::CellId;
 use lockstep_wire::peer::encode_beats;
@@ -57,11 +59,24 @@ impl Shard {
             Effect::DropSnapshot => self.disk.drop_snapshot(cell),
             Effect::ReadSnapshot { snapshot, piece } => self.disk.read_snapshot(cell, *snapshot, *piece),
             Effect::Drain(drain) => self.drains.push((cell, *drain)),
+            Effect::PeersChanged => self.are_links_stale = true,
+            Effect::Removed => return self.on_removed(cell),
             Effect::Report(report) => self.report(cell, report),
             Effect::Stopped => self.stopped += 1,
             Effect::Halt(Halt { reason }) => return Err(ShardError::Halted(reason.clone())),
         }
         Ok(())
+    }
+
+    /// The node is a member of this cell no more. When that is so for all of its cells there is nothing left to serve.
+    fn on_removed(&self, cell: CellId) -> Result<(), ShardError> {
+        let node = self.plan.identity.node;
+        tracing::warn!(%node, %cell, "this node was removed from the cell, for ever");
+        let removed = self.plan.removed.fetch_add(1, Ordering::AcqRel) + 1;
+        match removed >= self.plan.identity.cells {
+            true => Err(ShardError::Removed { node }),
+            false => Ok(()),
+        }
     }
 
     fn report(&mut self, cell: CellId, report: &Report) {

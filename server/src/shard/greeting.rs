@@ -213,10 +213,8 @@ impl Shard {
         };
         connection.stage = stage;
         let socket = connection.socket;
-        if let Welcome::Peer { node, .. } = welcomed
-            && let Some(link) = self.links.get_mut(&node)
-        {
-            link.on_heard_of(self.now);
+        if let Welcome::Peer { node, .. } = welcomed {
+            self.on_peer_connected(node, hello.peer_address);
         }
         ring.receive_multishot(socket, group, token(id, SocketOp::Receive));
         self.on_bytes(ring, id, rest)
@@ -302,6 +300,7 @@ impl Shard {
                 Lane::Control => Role::PeerControl(peer),
                 Lane::Bulk => Role::PeerBulk(peer),
             },
+            peer_address: &self.plan.peer_address,
             credentials: b"",
         };
         self.scratch.clear();

@@ -43,7 +43,14 @@ pub(super) enum Wire {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) node: NodeId,
-    pub(super) address: SocketAddr,
+    /// Where it said itself that it serves members, in this life of the process.
+    announced: Option<SocketAddr>,
+    /// Where the cells think that it does.
+    known: Vec<SocketAddr>,
+    /// Attempts that have failed in a row: the next one goes to the next address.
+    failures: usize,
+    /// Connections that it has to here.
+    pub(super) incoming: usize,
     pub(super) control: Wire,
     pub(super) bulk: Wire,
     /// Whether the cells were told that it is up.
@@ -57,16 +64,37 @@ pub(super) struct Link {
 
 impl Link {
     /// A link that is to be dialed at once.
-    pub(super) fn new(node: NodeId, address: SocketAddr, now: Instant) -> Link {
+    pub(super) fn new(node: NodeId, known: Vec<SocketAddr>, now: Instant) -> Link {
         Link {
             node,
-            address,
+            announced: None,
+            known,
+            failures: 0,
+            incoming: 0,
             control: Wire::Down,
             bulk: Wire::Down,
             is_up: false,
             beats: Vec::new(),
             due: now,
             pause: RETRY_MIN,
+        }
+    }
+
+    /// Where to look for it next; none while nobody knows.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        let others = self.known.iter().copied().filter(|address| Some(*address) != self.announced);
+        let count = self.known.len() + 1;
+        self.announced.into_iter().chain(others).cycle().take(count * 2).nth(self.failures % count)
+    }
+
+    pub(super) fn set_known(&mut self, known: Vec<SocketAddr>) {
+        self.known = known;
+    }
+
+    pub(super) fn set_announced(&mut self, address: Option<SocketAddr>) {
+        if address.is_some() && address != self.announced {
+            self.announced = address;
+            self.failures = 0;
         }
     }
 
@@ -117,6 +145,7 @@ impl Link {
     /// Notes that both connections were welcomed.
     pub(super) fn on_up(&mut self) {
         self.is_up = true;
+        self.failures = 0;
         self.pause = RETRY_MIN;
     }
 
@@ -135,6 +164,7 @@ impl Link {
         if std::mem::take(&mut self.is_up) {
             self.due = now;
         } else {
+            self.failures = self.failures.wrapping_add(1);
             self.due = now + self.pause;
             self.pause = (self.pause * 2).min(RETRY_MAX);
         }
@@ -151,11 +181,29 @@ mod tests {
     #[test]
     fn a_link_without_a_socket_is_tried_after_a_pause() {
         let now = Instant::now();
-        let mut link = Link::new(NodeId(2), "127.0.0.1:1".parse().unwrap(), now);
+        let mut link = Link::new(NodeId(2), vec!["127.0.0.1:1".parse().unwrap()], now);
         link.on_no_socket(now);
         assert_eq!(link.due, now + RETRY_MIN);
         link.on_no_socket(now);
         assert!(link.due > now + RETRY_MIN, "and after a longer one then");
+    }
+
+    #[test]
+    fn a_member_is_looked_for_where_it_said_and_then_where_the_cells_think() {
+        let now = Instant::now();
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut link = Link::new(NodeId(2), Vec::new(), now);
+        assert_eq!(link.address(), None);
+        link.set_known(vec![address(1), address(2)]);
+        link.set_announced(Some(address(3)));
+        let mut tried = Vec::new();
+        for _ in 0..4 {
+            tried.extend(link.address());
+            link.on_down(now);
+        }
+        assert_eq!(tried, [address(3), address(1), address(2), address(3)]);
+        link.set_announced(Some(address(2)));
+        assert_eq!(link.address(), Some(address(2)), "it has moved: there first");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod effects;
 mod greeting;
 pub(crate) mod handoff;
 mod link;
+mod peers;
 mod receive;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_core::hello::{Identity, Port};
@@ -67,12 +68,14 @@ pub(crate) struct ShardPlan {
     pub(crate) salt: u64,
     /// What each cell of this shard is told.
     pub(crate) cells: Vec<lockstep_core::CellConfig>,
-    /// The members' addresses for members, this node's own left out.
-    pub(crate) peers: Vec<(NodeId, std::net::SocketAddr)>,
+    /// Where this node serves members, as it tells others.
+    pub(crate) peer_address: String,
     /// The listeners, for the one shard that has them.
     pub(crate) listeners: Option<Listeners>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) stop: Arc<AtomicBool>,
+    /// How many cells this node was removed from.
+    pub(crate) removed: Arc<AtomicU16>,
     pub(crate) connections_max: usize,
     /// Where moments are counted from.
     pub(crate) origin: Instant,
@@ -94,6 +97,15 @@ pub enum ShardError {
     /// A replica must not go on.
     #[error("{0}")]
     Halted(String),
+    /// Every cell has removed the node.
+    #[error(
+        "node {node} was removed from every cell of the cluster, for ever; delete its data directory. To use the machine \
+         again, format it as a node with a new id and add that"
+    )]
+    Removed {
+        /// The node.
+        node: NodeId,
+    },
     /// The kernel refused what the loop cannot do without.
     #[error("{what}")]
     Kernel {
@@ -113,6 +125,8 @@ struct Shard {
     connections: Connections,
     door: Door,
     links: BTreeMap<NodeId, Link>,
+    /// The cells talk to other nodes than there are links to, perhaps.
+    are_links_stale: bool,
     fx: Effects,
     /// Room for one frame that is made here.
     scratch: Vec<u8>,
@@ -146,7 +160,6 @@ pub(crate) fn run(mut plan: ShardPlan, ready: impl FnOnce()) -> Result<(), Shard
     let started = moment(plan.origin, now);
     let (disk, cells) = disk::open(&ring, &mut plan, started)?;
     plan.mailboxes[usize::from(plan.shard)].open(ring.doorbell(), ring.waker());
-    let links = plan.peers.iter().map(|(node, address)| (*node, Link::new(*node, *address, now))).collect();
     let door = Door::new(&ring, plan.listeners.take(), plan.connections_max);
     let mut shard = Shard {
         plan,
@@ -155,7 +168,8 @@ pub(crate) fn run(mut plan: ShardPlan, ready: impl FnOnce()) -> Result<(), Shard
         disk,
         connections: Connections::default(),
         door,
-        links,
+        links: BTreeMap::new(),
+        are_links_stale: true,
         fx: Effects::new(),
         scratch: Vec::new(),
         broken: Vec::new(),
@@ -319,6 +333,7 @@ impl Shard {
             self.step(cell, Input::Tick)?;
         }
         self.close_silent(ring);
+        self.renew_links(ring)?;
         self.dial_due(ring)?;
         if self.stop_deadline.is_none() && self.plan.stop.load(Ordering::Acquire) {
             self.stop_deadline = Some(self.now + STOP_MAX);

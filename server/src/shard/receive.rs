@@ -169,12 +169,16 @@ impl Shard {
         after_send: bool,
     ) -> Result<(), ShardError> {
         let Some(connection) = self.connections.get(id) else { return Ok(()) };
-        let (client, link) = match connection.stage {
-            Stage::Client { cell } => (Some(cell), None),
-            Stage::Link { node, .. } => (None, Some(node)),
-            Stage::Peer { .. } | Stage::Greeting { .. } | Stage::Closing => (None, None),
+        let (client, link, peer) = match connection.stage {
+            Stage::Client { cell } => (Some(cell), None, None),
+            Stage::Link { node, .. } => (None, Some(node), None),
+            Stage::Peer { node } => (None, None, Some(node)),
+            Stage::Greeting { .. } | Stage::Closing => (None, None, None),
         };
         self.connections.close(ring, id, after_send);
+        if let Some(node) = peer {
+            self.on_peer_disconnected(node);
+        }
         if let Some(cell) = client {
             self.step(cell, Input::Disconnected { connection: id })?;
         }
@@ -210,7 +214,11 @@ impl Shard {
     fn dial(&mut self, ring: &Ring, node: NodeId) -> Result<(), ShardError> {
         for lane in [Lane::Control, Lane::Bulk] {
             let Some(link) = self.links.get_mut(&node) else { return Ok(()) };
-            let fd = match outgoing(link.address, None, &socket_options()) {
+            let Some(address) = link.address() else {
+                link.on_no_socket(self.now);
+                return Ok(());
+            };
+            let fd = match outgoing(address, None, &socket_options()) {
                 Ok(fd) => fd,
                 Err(error) => {
                     self.reporter.accept_failed(&error);
@@ -222,7 +230,7 @@ impl Shard {
             let id = self.connections.insert(socket, Stage::Link { node, lane, is_welcome: false });
             *link.wire(lane) = Wire::Dialing(id);
             link.on_dialed(self.now);
-            ring.connect(socket, link.address, token(id, SocketOp::Connect));
+            ring.connect(socket, address, token(id, SocketOp::Connect));
         }
         Ok(())
     }
@@ -277,7 +285,12 @@ impl Shard {
     }
 
     /// A link broke, or could not be made.
-    fn break_link(&mut self, ring: &Ring, node: NodeId, is_refused: bool) -> Result<(), ShardError> {
+    pub(super) fn break_link(
+        &mut self,
+        ring: &Ring,
+        node: NodeId,
+        is_refused: bool,
+    ) -> Result<(), ShardError> {
         let Some(link) = self.links.get_mut(&node) else { return Ok(()) };
         if link.is_idle() {
             return Ok(());

@@ -107,7 +107,14 @@ impl Connection {
 
 /// The bytes of a Hello.
 pub(crate) fn hello(cell: CellId, cluster: ClusterId, role: Role) -> Vec<u8> {
-    let hello = Hello { protocol_min: PROTOCOL.0, protocol_max: PROTOCOL.1, cluster, role, credentials: b"" };
+    let hello = Hello {
+        protocol_min: PROTOCOL.0,
+        protocol_max: PROTOCOL.1,
+        cluster,
+        role,
+        peer_address: "",
+        credentials: b"",
+    };
     let mut bytes = Vec::new();
     let head = Head { kind: kind::HELLO, cell, correlation: Correlation(0) };
     frame::encode(&mut bytes, head, |out| hello.put(out));

@@ -573,7 +573,7 @@ fn changes_something(reply: &Reply<'_>) -> bool {
         Reply::Attached(rows) => rows.iter().any(|row| row.status == Status::Ok),
         Reply::KeptAlive(rows) => rows.iter().any(|row| row.status == Status::Ok),
         Reply::Refused(_) | Reply::Checked { .. } | Reply::Lock(_) | Reply::Session(_) => false,
-        Reply::Status(_) | Reply::Routes(_) | Reply::Transferred { .. } => false,
+        Reply::Status(_) | Reply::Members(_) | Reply::Routes(_) | Reply::Transferred { .. } => false,
         Reply::Opened { .. } | Reply::Closed { .. } | Reply::Granted(_) | Reply::Queued { .. } => true,
         Reply::TimedOut | Reply::Cancelled | Reply::AlreadyHeld { .. } | Reply::Lost { .. } => true,
         Reply::Done | Reply::StaleToken => true,

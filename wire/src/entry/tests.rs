@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Owner;
+use crate::limit::MEMBERS_MAX;
 use crate::request::Mode;
+use crate::{Incarnation, MemberRow, NodeId, Owner};
 
 fn encoded(command: &Command<'_>) -> Vec<u8> {
     let mut payload = Vec::new();
@@ -63,7 +64,24 @@ fn with_command(parts: &Parts, check: impl FnOnce(Command<'_>)) {
     let mutation =
         Mutation { session: SessionId(session), request_id: RequestId(request_id), seen: Rows::Slice(&seen) };
     let acquire_id = RequestId(acquire_id);
-    check(match parts.pick % 10 {
+    let mut nodes: Vec<u16> =
+        parts.ids.iter().map(|id| u16::from(id.to_le_bytes()[0]) + 1).take(MEMBERS_MAX).collect();
+    nodes.push(7);
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes.truncate(MEMBERS_MAX);
+    let rows: Vec<MemberRow<'_>> = nodes
+        .iter()
+        .enumerate()
+        .map(|(at, node)| MemberRow {
+            node: NodeId(*node),
+            incarnation: Incarnation(parts.nonce),
+            is_voter: at == 0 || parts.is_shared,
+            peer_address: &parts.text,
+            client_address: "",
+        })
+        .collect();
+    check(match parts.pick % 11 {
         0 => Command::Blank,
         1 => {
             Command::OpenSession { client_id: &parts.text, ttl_ms: parts.short[0], nonce: Nonce(parts.nonce) }
@@ -89,6 +107,10 @@ fn with_command(parts: &Parts, check: impl FnOnce(Command<'_>)) {
         },
         7 => Command::SessionsSilent { silences: Rows::Slice(&silences) },
         8 => Command::SessionsReturned { sessions: Rows::Slice(&sessions) },
+        9 => Command::Members(Members {
+            node_max: NodeId(*nodes.last().expect("there is one")),
+            members: Rows::Slice(&rows),
+        }),
         _ => Command::Reap,
     });
 }
@@ -216,6 +238,25 @@ fn the_bytes_of_level_1_are_pinned() {
         (
             Command::SessionsReturned { sessions: Rows::Slice(&[session]) },
             "0100260001002a00000000000000".to_owned(),
+        ),
+        (
+            Command::Members(Members {
+                node_max: NodeId(6),
+                members: Rows::Slice(&[MemberRow {
+                    node: NodeId(4),
+                    incarnation: Incarnation([0xab; 16]),
+                    is_voter: true,
+                    peer_address: "p",
+                    client_address: "",
+                }]),
+            }),
+            "0100410006000100" /* the highest id, members, counted */
+                .to_owned()
+                + "0400"
+                + &"ab".repeat(16)
+                + "01" /* voter */
+                + "010070" /* address for members */
+                + "0000", /* address for clients */
         ),
     ];
     for (command, bytes) in golden {

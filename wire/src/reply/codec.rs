@@ -118,6 +118,21 @@ impl<'a> Row<'a> for MemberView<'a> {
     }
 }
 
+impl<'a> Row<'a> for MemberProgress<'a> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.member.put(out);
+        out.put_bool(self.is_linked);
+        out.put_u64(self.matched.0);
+    }
+    fn read(reader: &mut Reader<'a>) -> Decoded<MemberProgress<'a>> {
+        Ok(MemberProgress {
+            member: MemberRow::read(reader)?,
+            is_linked: reader.bool("is_linked")?,
+            matched: LogIndex(reader.u64("matched")?),
+        })
+    }
+}
+
 impl<'a> Row<'a> for Route<'a> {
     fn put(&self, out: &mut Vec<u8>) {
         out.put_bytes(self.namespace.as_bytes());
@@ -149,6 +164,7 @@ impl<'a> Reply<'a> {
             | Reply::Lock(_)
             | Reply::Session(_)
             | Reply::Status(_)
+            | Reply::Members(_)
             | Reply::Transferred { .. }
             | Reply::Routes(_) => Status::Ok,
         }
@@ -204,6 +220,7 @@ impl<'a> Reply<'a> {
             Reply::Lock(view) => view.put(out),
             Reply::Session(view) => view.put(out),
             Reply::Status(view) => view.put(out),
+            Reply::Members(view) => view.put(out),
             Reply::Transferred { leader, term } => {
                 out.put_u16(leader.0);
                 out.put_u64(term.0);
@@ -266,7 +283,12 @@ impl<'a> Reply<'a> {
                 hold_left_ms: reader.u32("hold_left_ms")?,
                 holders: reader.u32("holders")?,
             }),
-            kind::CANCEL | kind::RELEASE => Reply::Done,
+            kind::CANCEL
+            | kind::RELEASE
+            | kind::ADD_LEARNER
+            | kind::PROMOTE
+            | kind::REMOVE
+            | kind::SET_ADDRESSES => Reply::Done,
             kind::CHECK_TOKEN => Reply::Checked {
                 is_current: reader.bool("is_current")?,
                 latest_token: FencingToken(reader.u64("latest_token")?),
@@ -275,6 +297,7 @@ impl<'a> Reply<'a> {
             kind::GET_LOCK => Reply::Lock(LockView::read(reader)?),
             kind::GET_SESSION => Reply::Session(SessionView::read(reader)?),
             kind::STATUS => Reply::Status(StatusView::read(reader)?),
+            kind::MEMBERS => Reply::Members(MembersView::read(reader)?),
             kind::TRANSFER_LEADER => {
                 Reply::Transferred { leader: NodeId(reader.u16("leader")?), term: Term(reader.u64("term")?) }
             }
@@ -364,6 +387,32 @@ impl<'a> StatusView<'a> {
             locks: reader.u64("locks")?,
             digest: reader.u64("digest")?,
             is_short_of_space: reader.bool("is_short_of_space")?,
+            members: Rows::read(reader, MEMBERS_MAX, "members")?,
+        })
+    }
+}
+
+impl<'a> MembersView<'a> {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_u16(self.node.0);
+        out.put(&self.incarnation.0);
+        out.put_u16(self.leader.0);
+        out.put_bytes(self.leader_address.as_bytes());
+        out.put_u64(self.last.0);
+        out.put_bool(self.is_changing);
+        out.put_u16(self.node_max.0);
+        self.members.put(out);
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Decoded<MembersView<'a>> {
+        Ok(MembersView {
+            node: NodeId(reader.u16("node")?),
+            incarnation: Incarnation(reader.random("incarnation")?),
+            leader: NodeId(reader.u16("leader")?),
+            leader_address: reader.text(ADDRESS_BYTES_MAX, "leader_address")?,
+            last: LogIndex(reader.u64("last")?),
+            is_changing: reader.bool("is_changing")?,
+            node_max: NodeId(reader.u16("node_max")?),
             members: Rows::read(reader, MEMBERS_MAX, "members")?,
         })
     }

@@ -39,7 +39,16 @@ const ACQUIRE: Acquire<'static> = Acquire {
 fn hellos() -> Vec<(&'static str, Message<'static>)> {
     let identity = PeerIdentity { node: NodeId(1), to: NodeId(2), shard: 1, incarnation: INCARNATION };
     let hello = |role| {
-        Message::Hello(Hello { protocol_min: 1, protocol_max: 1, cluster: CLUSTER, role, credentials: b"" })
+        let peer_address = if role == Role::Client { "" } else { "127.0.0.1:7500" };
+        let (protocol_min, protocol_max) = (1, 1);
+        Message::Hello(Hello {
+            protocol_min,
+            protocol_max,
+            cluster: CLUSTER,
+            role,
+            peer_address,
+            credentials: b"",
+        })
     };
     let welcome = HelloReply {
         status: Status::Ok,
@@ -99,6 +108,26 @@ fn requests() -> Vec<(&'static str, Message<'static>)> {
         ("get-lock", Request::GetLock { name: NAME }),
         ("get-session", Request::GetSession { session: SESSION }),
         ("status", Request::Status),
+        ("members", Request::Members),
+        (
+            "add-learner",
+            Request::ChangeMembers(MemberChange::AddLearner {
+                node: NodeId(6),
+                incarnation: INCARNATION,
+                peer_address: "127.0.0.1:7506",
+                client_address: "127.0.0.1:7406",
+            }),
+        ),
+        ("promote", Request::ChangeMembers(MemberChange::Promote { node: NodeId(6) })),
+        ("remove", Request::ChangeMembers(MemberChange::Remove { node: NodeId(3) })),
+        (
+            "set-addresses",
+            Request::ChangeMembers(MemberChange::SetAddresses {
+                node: NodeId(2),
+                peer_address: "127.0.0.1:7512",
+                client_address: "127.0.0.1:7412",
+            }),
+        ),
         ("transfer-leader", Request::TransferLeader { to: NodeId(3) }),
         ("routes", Request::Routes),
     ]
@@ -241,6 +270,34 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
         ("get-lock-reply.absent", kind::GET_LOCK, Reply::Lock(absent)),
         ("get-session-reply", kind::GET_SESSION, Reply::Session(SESSION_VIEW)),
         ("status-reply", kind::STATUS, Reply::Status(STATUS_VIEW)),
+        (
+            "members-reply",
+            kind::MEMBERS,
+            Reply::Members(MembersView {
+                node: NodeId(1),
+                incarnation: INCARNATION,
+                leader: NodeId(1),
+                leader_address: ADDRESS,
+                last: LogIndex(97),
+                is_changing: false,
+                node_max: NodeId(6),
+                members: Rows::Slice(&[MemberProgress {
+                    member: MemberRow {
+                        node: NodeId(6),
+                        incarnation: INCARNATION,
+                        is_voter: false,
+                        peer_address: "127.0.0.1:7506",
+                        client_address: "127.0.0.1:7406",
+                    },
+                    is_linked: true,
+                    matched: LogIndex(90),
+                }]),
+            }),
+        ),
+        ("add-learner-reply", kind::ADD_LEARNER, Reply::Done),
+        ("promote-reply", kind::PROMOTE, Reply::Done),
+        ("remove-reply", kind::REMOVE, Reply::Done),
+        ("set-addresses-reply", kind::SET_ADDRESSES, Reply::Done),
         (
             "transfer-leader-reply",
             kind::TRANSFER_LEADER,

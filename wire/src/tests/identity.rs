@@ -96,15 +96,15 @@ fn hello() -> impl Strategy<Value = Hello<'static>> {
         1 => Role::PeerControl(identity),
         _ => Role::PeerBulk(identity),
     });
-    (any::<u16>(), any::<u16>(), cluster(), role, bytes(CREDENTIALS_BYTES_MAX)).prop_map(
-        |(one, other, cluster, role, credentials)| Hello {
+    (any::<u16>(), any::<u16>(), cluster(), role, text(ADDRESS_BYTES_MAX), bytes(CREDENTIALS_BYTES_MAX))
+        .prop_map(|(one, other, cluster, role, address, credentials)| Hello {
             protocol_min: one.min(other),
             protocol_max: one.max(other),
             cluster,
             role,
+            peer_address: if role == Role::Client { "" } else { address },
             credentials,
-        },
-    )
+        })
 }
 
 fn hello_reply() -> impl Strategy<Value = HelloReply<'static>> {
@@ -173,9 +173,43 @@ fn request() -> impl Strategy<Value = Request<'static>> {
         name().prop_map(|name| Request::GetLock { name }),
         session().prop_map(|session| Request::GetSession { session }),
         Just(Request::Status),
+        Just(Request::Members),
+        member_change().prop_map(Request::ChangeMembers),
         any::<u16>().prop_map(|to| Request::TransferLeader { to: NodeId(to) }),
         Just(Request::Routes),
     ]
+}
+
+fn member_change() -> impl Strategy<Value = MemberChange<'static>> {
+    let address = || text(ADDRESS_BYTES_MAX);
+    prop_oneof![
+        (node(), incarnation(), address(), address()).prop_map(
+            |(node, incarnation, peer_address, client_address)| MemberChange::AddLearner {
+                node,
+                incarnation,
+                peer_address,
+                client_address,
+            }
+        ),
+        node().prop_map(|node| MemberChange::Promote { node }),
+        node().prop_map(|node| MemberChange::Remove { node }),
+        (node(), address(), address()).prop_map(|(node, peer_address, client_address)| {
+            MemberChange::SetAddresses { node, peer_address, client_address }
+        }),
+    ]
+}
+
+fn member_row() -> impl Strategy<Value = MemberRow<'static>> {
+    let addresses = (text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX));
+    (node(), incarnation(), any::<bool>(), addresses).prop_map(
+        |(node, incarnation, is_voter, (peer_address, client_address))| MemberRow {
+            node,
+            incarnation,
+            is_voter,
+            peer_address,
+            client_address,
+        },
+    )
 }
 
 /// A refusal, under any kind that is not a Hello's.
@@ -294,6 +328,24 @@ fn session_view() -> impl Strategy<Value = SessionView<'static>> {
     )
 }
 
+fn members_view() -> impl Strategy<Value = MembersView<'static>> {
+    let member = (member_row(), any::<bool>(), index())
+        .prop_map(|(member, is_linked, matched)| MemberProgress { member, is_linked, matched });
+    let who = (node(), incarnation(), node(), text(ADDRESS_BYTES_MAX));
+    (who, index(), any::<bool>(), node(), rows(member, MEMBERS_MAX)).prop_map(
+        |((node, incarnation, leader, leader_address), last, is_changing, node_max, members)| MembersView {
+            node,
+            incarnation,
+            leader,
+            leader_address,
+            last,
+            is_changing,
+            node_max,
+            members,
+        },
+    )
+}
+
 fn status_view() -> impl Strategy<Value = StatusView<'static>> {
     let member = (node(), any::<bool>(), index(), text(ADDRESS_BYTES_MAX))
         .prop_map(|(node, is_linked, matched, address)| MemberView { node, is_linked, matched, address });
@@ -331,6 +383,9 @@ fn read_reply() -> impl Strategy<Value = (u16, Reply<'static>)> {
         lock_view().prop_map(|view| (kind::GET_LOCK, Reply::Lock(view))),
         session_view().prop_map(|view| (kind::GET_SESSION, Reply::Session(view))),
         status_view().prop_map(|view| (kind::STATUS, Reply::Status(view))),
+        members_view().prop_map(|view| (kind::MEMBERS, Reply::Members(view))),
+        prop::sample::select(vec![kind::ADD_LEARNER, kind::PROMOTE, kind::REMOVE, kind::SET_ADDRESSES])
+            .prop_map(|asked| (asked, Reply::Done)),
         (any::<u16>(), any::<u64>()).prop_map(|(leader, term)| (
             kind::TRANSFER_LEADER,
             Reply::Transferred { leader: NodeId(leader), term: Term(term) }

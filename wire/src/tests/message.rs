@@ -30,7 +30,7 @@ pub(super) const PEER_KINDS: [u16; 14] = [
 ];
 
 /// Every kind that a request has.
-pub(super) const REQUEST_KINDS: [u16; 13] = [
+pub(super) const REQUEST_KINDS: [u16; 18] = [
     request::kind::OPEN_SESSION,
     request::kind::ATTACH_SESSIONS,
     request::kind::KEEP_ALIVE,
@@ -42,8 +42,13 @@ pub(super) const REQUEST_KINDS: [u16; 13] = [
     request::kind::GET_LOCK,
     request::kind::GET_SESSION,
     request::kind::STATUS,
+    request::kind::MEMBERS,
+    request::kind::ADD_LEARNER,
+    request::kind::PROMOTE,
+    request::kind::REMOVE,
     request::kind::TRANSFER_LEADER,
     request::kind::ROUTES,
+    request::kind::SET_ADDRESSES,
 ];
 
 /// Every kind of frame there is.

@@ -68,6 +68,9 @@ impl Cell {
                 self.on_outcome(index, outcome, now, fx);
             }
             self.tenure.on_applied(index);
+            if let Some(call) = self.calls.take_member_change(index) {
+                self.answer(call, &Reply::Done, fx);
+            }
         } else if self.raft.is_leader() {
             self.on_ends_before_serving(&outcomes, fx);
         }
@@ -258,6 +261,7 @@ impl Cell {
                 };
                 self.answer(call, &reply, fx);
             }
+            Question::Members => self.answer(call, &Reply::Done, fx),
             Question::Session(session) => view::session(self, call, session, fx),
             Question::Gone(session) => match self.table.session(session) {
                 Ok(_) => self.refuse(call, Status::NotAttached, "", fx),

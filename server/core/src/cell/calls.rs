@@ -38,6 +38,8 @@ pub(crate) struct Calls {
     openings: VecDeque<Proposed>,
     /// By the session that they close.
     closings: BTreeMap<SessionId, Proposed>,
+    /// The one that changes the members.
+    member_change: Option<Proposed>,
 }
 
 impl Calls {
@@ -112,12 +114,23 @@ impl Calls {
         self.closings.remove(&session).map(|proposed| proposed.call)
     }
 
+    /// Adds the call that changes the members; there is one at a time.
+    pub(crate) fn add_member_change(&mut self, proposed: Proposed) {
+        self.member_change = Some(proposed);
+    }
+
+    /// Takes out the call that changes the members, if this is its entry.
+    pub(crate) fn take_member_change(&mut self, index: LogIndex) -> Option<Call> {
+        self.member_change.take_if(|change| change.index == index).map(|change| change.call)
+    }
+
     /// Takes everything out.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Call> + use<> {
         let mutations = std::mem::take(&mut self.mutations).into_values();
         let openings = std::mem::take(&mut self.openings).into_iter();
         let closings = std::mem::take(&mut self.closings).into_values();
-        mutations.chain(openings).chain(closings).map(|proposed| proposed.call)
+        let member_change = self.member_change.take();
+        mutations.chain(openings).chain(closings).chain(member_change).map(|proposed| proposed.call)
     }
 }
 

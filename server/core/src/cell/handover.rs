@@ -36,8 +36,12 @@ impl Cell {
         if to == self.config.node {
             return self.refuse(call, Status::Invalid, &format!("to: node {to} leads already"), fx);
         }
-        if to != NodeId(0) && self.config.members.iter().all(|member| member.node != to) {
-            let detail = format!("to: node {to} is no member of this cell");
+        if to != NodeId(0) && !self.raft.membership().is_voter(to) {
+            let what = match self.raft.membership().get(to) {
+                Some(_) => "a learner; promote it first",
+                None => "no member of this cell",
+            };
+            let detail = format!("to: node {to} is {what}");
             return self.refuse(call, Status::Invalid, &detail, fx);
         }
         if self.raft.is_transferring() {

@@ -9,6 +9,7 @@ mod calls;
 mod digest;
 mod handover;
 mod lease;
+mod members;
 mod question;
 mod request;
 mod snapshot;
@@ -53,6 +54,8 @@ pub struct Member {
     pub node: NodeId,
     /// Where it serves clients, `host:port`.
     pub client_address: String,
+    /// Where it serves members, likewise.
+    pub peer_address: String,
 }
 
 /// What a replica is told at its start.
@@ -62,8 +65,10 @@ pub struct CellConfig {
     pub cell: CellId,
     /// This node.
     pub node: NodeId,
-    /// Every member, this one included, by id.
+    /// The nodes by id: those that the cell is born with, this one included; of a node that joins, those that it looks for.
     pub members: Vec<Member>,
+    /// This node was not there at the birth and waits to be added.
+    pub is_joining: bool,
     /// The life of this node's data directory.
     pub incarnation: Incarnation,
     /// Random; names the birth of the cell if it is this node that gives it.
@@ -155,8 +160,8 @@ impl Restore {
             });
             match outcome.and_then(|()| finish_loading(loader, snapshot)) {
                 Ok(table) => {
+                    self.restored.on_loaded(snapshot, table.members().cloned());
                     self.table = Some(table);
-                    self.restored.on_loaded(snapshot);
                     break;
                 }
                 Err(reason) => complaints.push(format!("snapshot {snapshot}: {reason}")),
@@ -179,6 +184,7 @@ impl Cell {
                 cell: config.cell,
                 node: config.node,
                 members: config.members.iter().map(|member| member.node).collect(),
+                is_joining: config.is_joining,
                 incarnation: config.incarnation,
                 birth_id: config.birth_id,
                 heartbeat: config.heartbeat,
@@ -267,8 +273,7 @@ impl Cell {
     /// The leader that this replica knows, 0 for none, and where it serves clients.
     pub fn leader(&self) -> (NodeId, &str) {
         let leader = self.raft.leader().unwrap_or_default();
-        let member = self.config.members.iter().find(|member| member.node == leader);
-        (leader, member.map_or("", |member| member.client_address.as_str()))
+        (leader, self.client_address(leader))
     }
 
     /// The replicated state, for whoever compares or measures it.

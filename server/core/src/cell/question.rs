@@ -25,6 +25,8 @@ pub(crate) enum Question {
     Token { name: Box<str>, token: FencingToken, session: Option<SessionId> },
     /// What does this session hold?
     Session(SessionId),
+    /// The members are as this call wishes; are they, for certain?
+    Members,
     /// The session of this call is not live here, or its end is on its way; what became of it?
     Gone(SessionId),
 }

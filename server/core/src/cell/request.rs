@@ -59,12 +59,14 @@ impl Cell {
         if !authorization::permits(request) {
             return self.refuse(call, Status::Denied, "this identity may not do that", fx);
         }
-        let is_answered_by_all = matches!(request, Request::Status | Request::Routes);
+        let is_answered_by_all = matches!(request, Request::Status | Request::Members | Request::Routes);
         if !is_answered_by_all && !self.raft.is_leader() {
             return self.refuse_follower(call, fx);
         }
         match request {
             Request::Status => view::status(self, call, fx),
+            Request::Members => self.answer_members(call, fx),
+            Request::ChangeMembers(change) => self.on_change_members(call, change, now, fx),
             Request::Routes => view::routes(self, call, fx),
             Request::TransferLeader { to } => self.on_transfer(call, *to, now, fx),
             Request::KeepAlive(sessions) => self.on_keep_alive(call, sessions, fx),
@@ -308,7 +310,7 @@ impl Cell {
         }
     }
 
-    fn ask(&mut self, call: Call, question: Question, fx: &mut Effects) {
+    pub(crate) fn ask(&mut self, call: Call, question: Question, fx: &mut Effects) {
         if let Some(round) = self.admit_question(call, self.questions.reads_len(), fx) {
             let round = if mutant::is(Mutant::ReadWithoutRound) { RoundId(0) } else { round };
             self.questions.ask(round, call, question);

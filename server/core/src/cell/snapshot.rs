@@ -130,10 +130,11 @@ impl Cell {
                 // Another leader had the entries.
                 return fx.push(Effect::DropSnapshot);
             }
+            let members = table.members().cloned();
             if !mutant::is(Mutant::InstallKeepsTable) {
                 self.table = table;
             }
-            self.raft.install(snapshot, now, fx);
+            self.raft.install(snapshot, members, now, fx);
         }
     }
 

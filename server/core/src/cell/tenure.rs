@@ -95,6 +95,8 @@ impl Cell {
                 fx.push(Effect::Report(Report::SnapshotInstalled { snapshot }));
             }
             RaftEvent::Born => fx.push(Effect::Report(Report::Born)),
+            RaftEvent::MembersChanged => fx.push(Effect::PeersChanged),
+            RaftEvent::Removed => fx.push(Effect::Removed),
         }
     }
 
@@ -317,7 +319,7 @@ impl Cell {
             // It may have led no more, or not yet, when it applied the entry.
             self.digests.add(self.config.node, index, own);
         }
-        match self.digests.on_reported(from, index, digest, self.config.members.len()) {
+        match self.digests.on_reported(from, index, digest, self.raft.membership().members().len()) {
             None => {}
             Some(Verdict::Disagree { index, digest, members }) => {
                 for member in members {

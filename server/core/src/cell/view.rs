@@ -49,8 +49,9 @@ pub(crate) fn session(cell: &Cell, call: Call, session: SessionId, fx: &mut Effe
 /// Answers how the cell is, as this replica knows it; no round confirms it.
 pub(crate) fn status(cell: &Cell, call: Call, fx: &mut Effects) {
     let members: Vec<MemberView<'_>> = cell
-        .config
-        .members
+        .raft
+        .membership()
+        .members()
         .iter()
         .map(|member| {
             let is_self = member.node == cell.config.node;
@@ -59,7 +60,7 @@ pub(crate) fn status(cell: &Cell, call: Call, fx: &mut Effects) {
                 node: member.node,
                 is_linked: is_self || cell.raft.is_linked(member.node),
                 matched: if is_self { cell.raft.durable() } else { progress },
-                address: &member.client_address,
+                address: cell.client_address(member.node),
             }
         })
         .collect();

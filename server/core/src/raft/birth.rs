@@ -2,8 +2,9 @@
 //!
 //! Invariant: a member stores one manifest ever; nobody votes before every member has stored it; and only
 //! the life of a member that the manifest names is listened to. The lowest member says that a cell is born
-//! only once its own disk says so: while it does not, nothing was ever acknowledged. Deliberately absent:
-//! ids that join later; they would come by entries.
+//! only once its own disk says so: while it does not, nothing was ever acknowledged. A node that joins later is not in the
+//! manifest; it stores it as everybody does, so that it is bound to the cell, and a member by the log. Deliberately absent:
+//! lists of members that the log has.
 
 use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::{CellHello, Manifest, MemberIncarnation, PeerMessage, PeerRefusal};
@@ -12,6 +13,7 @@ use lockstep_wire::{BirthId, CellId, LogIndex, NodeId, Rows, Term};
 use super::durability::Deferred;
 use super::restore::StoredManifest;
 use super::{Raft, RaftConfig, RaftEvent};
+use crate::members::{Listed, Membership};
 use crate::{Effect, Effects, Lane, RecordHead, RecordKind, Report, Span, Time};
 
 /// Hellos from before the birth that a link may bring without anybody being told: what a cut link held back comes
@@ -48,17 +50,21 @@ impl Birth {
         self.is_born
     }
 
+    #[cfg(test)]
+    pub(super) fn id(&self) -> Option<BirthId> {
+        self.manifest.as_ref().map(|manifest| manifest.birth)
+    }
+
+    /// Whether it is known who the members were at the birth.
+    pub(super) fn is_decided(&self) -> bool {
+        self.manifest.is_some()
+    }
+
     /// Why this node cannot be a member of the cell that its own disk knows.
     pub(super) fn defect(&self, config: &RaftConfig) -> Option<String> {
         let manifest = self.manifest.as_ref()?;
         let (cell, node) = (config.cell, config.node);
-        if !manifest.members.iter().map(|member| member.node).eq(config.members.iter().copied()) {
-            return Some(format!(
-                "cell {cell}: the configured members are not those that the cell was born with; \
-                 correct the configuration of node {node}"
-            ));
-        }
-        (!manifest.names(node, config.incarnation)).then(|| {
+        (manifest.has(node) && !manifest.names(node, config.incarnation)).then(|| {
             format!(
                 "cell {cell}: the log of node {node} belongs to another formatting of its data directory; \
                  restore the matching superblock; without it this replica is lost"
@@ -68,9 +74,13 @@ impl Birth {
 }
 
 impl StoredManifest {
+    fn has(&self, node: NodeId) -> bool {
+        self.members.iter().any(|member| member.node == node)
+    }
+
     fn names(&self, node: NodeId, incarnation: lockstep_wire::Incarnation) -> bool {
         if mutant::is(Mutant::WipedNodeVotes) {
-            return self.members.iter().any(|member| member.node == node);
+            return self.has(node);
         }
         self.members.contains(&MemberIncarnation { node, incarnation })
     }
@@ -105,15 +115,27 @@ fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
         PeerRefusal::NotMember => {
             format!("cell {cell}: node {node} is not a member; check its id and its list of members")
         }
+        PeerRefusal::Removed => format!(
+            "cell {cell}: node {node} was removed from the cell for ever; stop it, and delete its data directory. To use \
+             the machine again, format it as a node with a new id and add that"
+        ),
     }
 }
 
 impl Raft {
+    /// Who gives the birth: the lowest of those that the cell is born with.
+    fn lowest(&self) -> NodeId {
+        self.birth.manifest.as_ref().map_or(self.config.members[0], |manifest| manifest.members[0].node)
+    }
+
     fn is_lowest(&self) -> bool {
-        self.config.members[0] == self.config.node
+        !self.is_waiting_to_join() && self.lowest() == self.config.node
     }
 
     pub(super) fn send_hello(&mut self, at: usize, now: Time, fx: &mut Effects) {
+        if self.is_surely_removed(self.peers[at].node) && self.birth.is_decided() {
+            return self.refuse(self.peers[at].node, PeerRefusal::Removed, fx);
+        }
         let stored = self.birth.manifest.as_ref().filter(|_| self.birth.is_manifest_durable);
         let hello = CellHello {
             incarnation: self.config.incarnation,
@@ -126,10 +148,14 @@ impl Raft {
     }
 
     pub(super) fn on_hello(&mut self, from: NodeId, hello: &CellHello, now: Time, fx: &mut Effects) {
-        let Some(at) = self.peer_at(from) else {
-            // A member that joins later would be one that a lagging member does not know yet.
+        let known = self.peer_at(from).or_else(|| if self.is_born() { self.add_guest(from) } else { None });
+        let Some(at) = known else {
             return self.refuse(from, PeerRefusal::NotMember, fx);
         };
+        if self.is_waiting_to_join() && hello.birth.is_none() {
+            // Neither knows the cell: the other one may, when it is born.
+            return;
+        }
         let said = self.peers[at].hello;
         if hello.birth.is_none() && said.is_some_and(|said| said.birth.is_some()) {
             // From before the manifest; it was overtaken.
@@ -141,7 +167,11 @@ impl Raft {
             return self.refuse(from, reason, fx);
         }
         if hello.birth.is_none() && self.is_born() && !mutant::is(Mutant::WipedNodeVotes) {
-            return self.on_hello_from_before(at, fx);
+            return match self.birth.manifest.as_ref().is_some_and(|manifest| manifest.has(from)) {
+                true => self.on_hello_from_before(at, fx),
+                // It joins, and must know what.
+                false => self.send_manifest_to(from, fx),
+            };
         }
         // Whoever says hello again has not got the answer.
         let sent_at = self.peers[at].hello_sent_at;
@@ -159,11 +189,24 @@ impl Raft {
 
     /// What in a hello does not fit this node's manifest or configuration.
     fn misfit(&self, from: NodeId, hello: &CellHello) -> Option<PeerRefusal> {
-        if hello.members_hash != members_hash(&self.config.members) {
-            return Some(PeerRefusal::OtherMembers);
+        let Some(manifest) = &self.birth.manifest else {
+            if hello.birth.is_some() {
+                return None;
+            }
+            let is_known = self.config.members.contains(&from);
+            let is_alike = hello.members_hash == members_hash(&self.config.members);
+            return match (is_known, is_alike) {
+                (false, _) => Some(PeerRefusal::NotMember),
+                (true, false) => Some(PeerRefusal::OtherMembers),
+                (true, true) => None,
+            };
+        };
+        if self.is_surely_removed(from) {
+            return Some(PeerRefusal::Removed);
         }
-        let manifest = self.birth.manifest.as_ref()?;
-        if !manifest.names(from, hello.incarnation) {
+        let is_other =
+            |member: &Listed| member.incarnation != hello.incarnation && !mutant::is(Mutant::WipedNodeVotes);
+        if self.listed(from).is_some_and(is_other) {
             let is_surely_unborn = self.is_lowest() && !self.birth.is_born_appended;
             return Some(if is_surely_unborn { PeerRefusal::Unborn } else { PeerRefusal::OtherIncarnation });
         }
@@ -187,15 +230,22 @@ impl Raft {
         }
     }
 
-    fn refuse(&mut self, peer: NodeId, reason: PeerRefusal, fx: &mut Effects) {
+    pub(super) fn refuse(&mut self, peer: NodeId, reason: PeerRefusal, fx: &mut Effects) {
         fx.send(peer, Lane::Control, self.config.cell, &PeerMessage::Refused { reason });
         let reason = refusal_sentence(self.config.cell, peer, reason);
         fx.push(Effect::Report(Report::Refused { peer, reason }));
     }
 
-    pub(super) fn on_refused(&mut self, from: NodeId, reason: PeerRefusal, fx: &mut Effects) {
+    pub(super) fn on_refused(&mut self, from: NodeId, reason: PeerRefusal, now: Time, fx: &mut Effects) {
         let Some(at) = self.peer_at(from) else { return };
+        if self.is_waiting_to_join() {
+            // By a cell that is not born yet, perhaps.
+            return;
+        }
         self.peers[at].is_refusing = true;
+        if reason == PeerRefusal::Removed && self.is_born() {
+            self.on_removed(now);
+        }
         let sentence = refusal_sentence(self.config.cell, self.config.node, reason);
         let reason = format!("refused by node {from}: {sentence}");
         fx.push(Effect::Report(Report::Refused { peer: from, reason }));
@@ -223,11 +273,11 @@ impl Raft {
     fn make_manifest_if_all_known(&mut self, now: Time, fx: &mut Effects) {
         // Only a lowest member that was wiped meets others that have a manifest; they will say so.
         let is_unborn = |peer: &super::Peer| peer.hello.is_some_and(|hello| hello.birth.is_none());
-        if !self.is_lowest() || self.birth.manifest.is_some() || !self.peers.iter().all(is_unborn) {
+        if !self.is_lowest() || self.birth.manifest.is_some() || !self.born_with().all(is_unborn) {
             return;
         }
         let own = MemberIncarnation { node: self.config.node, incarnation: self.config.incarnation };
-        let others = self.peers.iter().filter_map(|peer| {
+        let others = self.born_with().filter_map(|peer| {
             peer.hello.map(|hello| MemberIncarnation { node: peer.node, incarnation: hello.incarnation })
         });
         let members = std::iter::once(own).chain(others).collect();
@@ -241,22 +291,49 @@ impl Raft {
         let body = Manifest { birth: manifest.birth, members: Rows::Slice(&manifest.members) };
         fx.append(append, head, |out| body.put(out));
         self.durability.defer(append, Deferred::Manifest);
+        self.memberships.begin(Membership::of_birth(&manifest.members));
         self.birth.manifest = Some(manifest);
+        self.on_members_changed(now);
+    }
+
+    /// The others that the cell is born with, or is to be.
+    fn born_with(&self) -> impl Iterator<Item = &super::Peer> {
+        let manifest = self.birth.manifest.as_ref();
+        self.peers.iter().filter(move |peer| match manifest {
+            Some(manifest) => manifest.has(peer.node),
+            None => self.config.members.contains(&peer.node),
+        })
+    }
+
+    /// Whether this node has yet to hear of the cell that it is to join.
+    fn is_waiting_to_join(&self) -> bool {
+        self.config.is_joining && self.birth.manifest.is_none()
     }
 
     fn send_manifest(&mut self, at: usize, fx: &mut Effects) {
-        if !self.is_lowest() || !self.birth.is_manifest_durable || self.peers[at].hello.is_none() {
-            return;
+        if self.is_lowest() && self.birth.is_manifest_durable && self.peers[at].hello.is_some() {
+            self.send_manifest_to(self.peers[at].node, fx);
         }
-        let manifest = self.birth.manifest.as_ref().expect("what is durable is there");
+    }
+
+    fn send_manifest_to(&self, to: NodeId, fx: &mut Effects) {
+        let manifest = self.birth.manifest.as_ref().expect("what is sent is there");
         let message = Manifest { birth: manifest.birth, members: Rows::Slice(&manifest.members) };
-        fx.send(self.peers[at].node, Lane::Control, self.config.cell, &PeerMessage::Manifest(message));
+        fx.send(to, Lane::Control, self.config.cell, &PeerMessage::Manifest(message));
     }
 
     pub(super) fn on_manifest(&mut self, from: NodeId, manifest: &Manifest<'_>, now: Time, fx: &mut Effects) {
         let Some(at) = self.peer_at(from) else { return };
         let Some(hello) = self.peers[at].hello else { return };
-        if from != self.config.members[0] {
+        if self.is_waiting_to_join() {
+            let offered = StoredManifest::of(manifest);
+            // One that names this node is of a birth that it has lost all memory of.
+            return match offered.has(self.config.node) {
+                true => self.refuse(from, PeerRefusal::OtherIncarnation, fx),
+                false => self.store_manifest(offered, now, fx),
+            };
+        }
+        if from != self.lowest() {
             return;
         }
         if let Some(known) = &self.birth.manifest {
@@ -283,6 +360,9 @@ impl Raft {
 
     pub(super) fn on_manifest_durable(&mut self, now: Time, fx: &mut Effects) {
         self.birth.is_manifest_durable = true;
+        if self.birth.manifest.as_ref().is_some_and(|manifest| !manifest.has(self.config.node)) {
+            return self.join(now, fx);
+        }
         if !self.is_lowest() {
             return self.send_manifest_stored(fx);
         }
@@ -295,7 +375,7 @@ impl Raft {
     fn send_manifest_stored(&mut self, fx: &mut Effects) {
         let birth = self.birth.manifest.as_ref().expect("it is stored").birth;
         let message = PeerMessage::ManifestStored { birth };
-        fx.send(self.config.members[0], Lane::Control, self.config.cell, &message);
+        fx.send(self.lowest(), Lane::Control, self.config.cell, &message);
     }
 
     pub(super) fn on_manifest_stored(&mut self, from: NodeId, birth: BirthId, now: Time, fx: &mut Effects) {
@@ -317,9 +397,18 @@ impl Raft {
         if self.birth.is_born_appended || !self.is_lowest() || !self.birth.is_manifest_durable {
             return;
         }
-        if self.peers.iter().all(|peer| peer.is_confirmed) {
+        if self.born_with().all(|peer| peer.is_confirmed) {
             let append = self.append_born(now, fx);
             self.durability.defer(append, Deferred::Born);
+        }
+    }
+
+    /// The manifest of a cell that was born without this node is durable: it is bound to it, and says so.
+    fn join(&mut self, now: Time, fx: &mut Effects) {
+        let birth = self.birth.manifest.as_ref().expect("it is durable").birth;
+        self.be_born(birth, now, fx);
+        for at in (0..self.peers.len()).filter(|at| self.peers[*at].is_linked).collect::<Vec<_>>() {
+            self.send_hello(at, now, fx);
         }
     }
 
@@ -392,13 +481,16 @@ impl Raft {
     }
 
     fn report_unborn(&mut self, fx: &mut Effects) {
-        let lowest = self.config.members[0];
+        let lowest = self.lowest();
+        if self.is_waiting_to_join() {
+            return self.report_joining(lowest, fx);
+        }
         let is_missing = |peer: &&super::Peer| match &self.birth.manifest {
             _ if !self.is_lowest() => peer.node == lowest,
             None => peer.hello.is_none(),
             Some(_) => !peer.is_confirmed,
         };
-        let missing: Vec<NodeId> = self.peers.iter().filter(is_missing).map(|peer| peer.node).collect();
+        let missing: Vec<NodeId> = self.born_with().filter(is_missing).map(|peer| peer.node).collect();
         let Some(first) = missing.first() else { return };
         let names: Vec<String> = missing.iter().map(NodeId::to_string).collect();
         let reason = format!(
@@ -408,6 +500,15 @@ impl Raft {
             names.join(", ")
         );
         fx.push(Effect::Report(Report::Refused { peer: *first, reason }));
+    }
+
+    fn report_joining(&self, first: NodeId, fx: &mut Effects) {
+        let reason = format!(
+            "cell {}: this node is to join and has not met a member of a cell that is born; check that the members run and \
+             that `nodes` says where",
+            self.config.cell
+        );
+        fx.push(Effect::Report(Report::Refused { peer: first, reason }));
     }
 
     pub(super) fn birth_deadline(&self) -> Time {

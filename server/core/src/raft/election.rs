@@ -52,7 +52,7 @@ pub(super) struct Asked {
 impl Raft {
     /// Draws the next silence after which this node tries to be elected.
     pub(super) fn arm_election(&mut self, now: Time) {
-        if !self.is_born() || self.stop.is_some() {
+        if !self.is_born() || self.stop.is_some() || self.is_removed {
             self.election_at = Time::NEVER;
             return;
         }
@@ -61,15 +61,16 @@ impl Raft {
 
     /// How long this node lets others go first: by its rank among the members, the leader aside.
     fn stagger(&self) -> Span {
-        let others = self.config.members.iter().filter(|node| Some(**node) != self.leader);
-        let rank = others.take_while(|node| **node != self.config.node).count() as u64;
+        let voters = self.membership().voters().filter(|node| Some(*node) != self.leader);
+        let rank = voters.take_while(|node| *node != self.config.node).count() as u64;
         Span(STAGGER_FIRST.0 + rank * STAGGER.0)
     }
 
     /// After a start nobody waits for a whole silence once there is a majority to ask. A leader that is
     /// there gets the time to say so.
     pub(super) fn hurry_first_election(&mut self, now: Time) {
-        let reachable = (0..self.peers.len()).filter(|at| self.is_reachable(*at)).count();
+        let is_asked = |at: &usize| self.peers[*at].is_voter && self.is_reachable(*at);
+        let reachable = (0..self.peers.len()).filter(is_asked).count();
         if self.is_fresh && self.stop.is_none() && reachable + 1 >= self.majority() {
             let patience = Span(2 * self.config.heartbeat.0 + self.stagger().0);
             self.election_at = self.election_at.min(now + patience);
@@ -104,17 +105,18 @@ impl Raft {
     pub(super) fn start_pre_vote(&mut self, now: Time, fx: &mut Effects) {
         self.arm_election(now);
         let lacks_state = self.lacks_state() && !mutant::is(Mutant::CampaignWithoutState);
-        if !self.is_born() || self.stop.is_some() || self.is_disk_hung(now) || lacks_state {
+        let is_barred = !self.is_born() || self.stop.is_some() || !self.may_campaign();
+        if is_barred || self.is_disk_hung(now) || lacks_state {
             return;
         }
         if now < self.hurry_until {
-            let again = Span(STAGGER.0 * self.config.members.len() as u64);
+            let again = Span(STAGGER.0 * self.membership().voters().count() as u64);
             self.election_at = self.election_at.min(now + again);
         }
         self.is_fresh = false;
         self.leader = None;
         self.role = Role::PreCandidate;
-        self.votes = 0;
+        self.forget_votes();
         self.send_vote_requests(Ballot::Pre, Term(self.term.0 + 1), fx);
         self.count_votes(now, fx);
     }
@@ -124,7 +126,7 @@ impl Raft {
         self.arm_election(now);
         self.leader = None;
         self.role = Role::Candidate;
-        self.votes = 0;
+        self.forget_votes();
         self.set_term(Term(self.term.0 + 1), Some(self.config.node), now, fx);
         self.durability.defer(self.durability.hard_state(), Deferred::Campaign { term: self.term });
     }
@@ -141,13 +143,18 @@ impl Raft {
     fn send_vote_requests(&mut self, ballot: Ballot, term: Term, fx: &mut Effects) {
         let (last_index, last_term) = (self.log.last_index(), self.log.last_term());
         let message = PeerMessage::Vote { ballot, term, last_index, last_term };
-        for at in (0..self.peers.len()).filter(|at| self.is_reachable(*at)) {
+        let is_asked = |at: &usize| self.peers[*at].is_voter && self.is_reachable(*at);
+        for at in (0..self.peers.len()).filter(is_asked) {
             fx.send(self.peers[at].node, Lane::Control, self.config.cell, &message);
         }
     }
 
+    fn forget_votes(&mut self) {
+        self.peers.iter_mut().for_each(|peer| peer.has_voted = false);
+    }
+
     fn count_votes(&mut self, now: Time, fx: &mut Effects) {
-        if self.votes.count_ones() as usize + 1 < self.majority() {
+        if self.voters().filter(|peer| peer.has_voted).count() + 1 < self.majority() {
             return;
         }
         match self.role {
@@ -182,7 +189,7 @@ impl Raft {
 
     fn be_follower(&mut self, now: Time) {
         self.role = Role::Follower;
-        self.votes = 0;
+        self.forget_votes();
         self.arm_election(now);
     }
 
@@ -302,7 +309,7 @@ impl Raft {
             Ballot::Real | Ballot::TakeOver => self.role == Role::Candidate && term == self.term,
         };
         if let (true, Some(at)) = (is_mine, self.peer_at(from)) {
-            self.votes |= 1 << at;
+            self.peers[at].has_voted = true;
             self.count_votes(now, fx);
         }
     }
@@ -310,7 +317,8 @@ impl Raft {
     /// The leader wishes this node to lead.
     pub(super) fn on_take_over(&mut self, from: NodeId, term: Term, now: Time, fx: &mut Effects) {
         let is_from_leader = term == self.term && self.leader == Some(from) && self.role == Role::Follower;
-        if is_from_leader && self.stop.is_none() && !self.is_disk_hung(now) && !self.lacks_state() {
+        let is_able = self.stop.is_none() && self.may_campaign() && !self.lacks_state();
+        if is_from_leader && is_able && !self.is_disk_hung(now) {
             self.is_told_to_take_over = true;
             self.campaign(now, fx);
         }
@@ -320,7 +328,7 @@ impl Raft {
     pub(super) fn step_down_if_unfit(&mut self, now: Time, fx: &mut Effects) {
         if !self.has_quorum_contact(now) {
             self.step_down("no contact with a majority for an election timeout", now);
-        } else if !self.peers.is_empty() && self.is_disk_hung(now) {
+        } else if self.majority() > 1 && self.is_disk_hung(now) {
             self.abdicate("its disk has not completed a write for an election timeout", now, fx);
         }
     }

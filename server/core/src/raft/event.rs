@@ -51,4 +51,8 @@ pub enum RaftEvent {
     SnapshotInstalled(SnapshotId),
     /// Every member has confirmed who the members are; voting may begin.
     Born,
+    /// There are other members than before, or other nodes to talk to.
+    MembersChanged,
+    /// This node was removed from the cell, for ever.
+    Removed,
 }

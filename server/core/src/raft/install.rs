@@ -11,6 +11,7 @@ use lockstep_wire::{LogIndex, NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece,
 
 use super::durability::Deferred;
 use super::{Raft, RaftEvent, Role};
+use crate::members::Membership;
 use crate::{Effect, Effects, Lane, RecordHead, RecordKind, SnapshotRead, Time};
 
 /// Pieces on their way to a follower.
@@ -35,6 +36,10 @@ pub(super) struct Installing {
 }
 
 impl Installing {
+    pub(super) fn to(&self) -> NodeId {
+        self.to
+    }
+
     fn has_room(&self) -> bool {
         let window = if self.is_answered { WINDOW } else { 1 };
         !self.is_reading && !self.is_last_sent && self.next < self.acknowledged.saturating_add(window)
@@ -65,7 +70,7 @@ impl Raft {
         let turn = self.leading.install_turn;
         let needs = |at: &usize| {
             let progress = &self.peers[*at].progress;
-            progress.waits_for_snapshot() && now >= progress.snapshot_at && self.is_reachable(*at)
+            progress.waits_for_snapshot() && now >= progress.snapshot_at && self.is_followed_by(*at)
         };
         let Some(at) = (0..count).map(|offset| (turn + offset) % count).find(needs) else { return };
         let progress = &self.peers[at].progress;
@@ -222,9 +227,15 @@ impl Raft {
         }
     }
 
-    /// The state of the leader's snapshot has replaced this node's: the log goes on behind it. What of the log does not
-    /// match goes together with the mark.
-    pub fn install(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
+    /// The state of the leader's snapshot, with its members, has replaced this node's: the log goes on behind it. What of
+    /// the log does not match goes together with the mark.
+    pub fn install(
+        &mut self,
+        snapshot: SnapshotId,
+        members: Option<Membership>,
+        now: Time,
+        fx: &mut Effects,
+    ) {
         assert!(self.role != Role::Leader, "a leader has what it sends");
         assert!(snapshot.index > self.handed_out, "a state is replaced by a newer one");
         let SnapshotId { index, term } = snapshot;
@@ -238,7 +249,9 @@ impl Raft {
             self.durability.on_truncated(first);
             self.log.restart_at(index, term);
         }
+        self.install_members(index, members, matches, now);
         self.committed = self.committed.max(index);
+        self.commit_members(now);
         self.handed_out = index;
         self.verified = self.verified.max(index);
         self.missing = None;

@@ -2,11 +2,11 @@
 //!
 //! Invariant: an effect that comes out is safe to carry out at once; what depends on the disk waits in
 //! `durability` until the disk has confirmed it, and nothing that proves leadership waits for a disk.
-//! This file holds the state and says who deals with what: `birth` with who the members are,
+//! This file holds the state and says who deals with what: `birth` and `membership` with who the members are,
 //! `election` with terms, votes and roles, `transfer` with leaving on purpose, `replication` with
 //! entries and what is committed, `install` with snapshots, `round` with proofs of leadership, `space` with full
 //! disks. Deliberately absent: clocks, disks, sockets, randomness beyond the seed, and what an entry or a snapshot
-//! says. Learners and changes of membership would make `Peer`s come and go; they are not here yet.
+//! says, lists of members aside.
 
 mod birth;
 mod durability;
@@ -14,6 +14,7 @@ mod election;
 mod event;
 mod install;
 mod log;
+mod membership;
 mod progress;
 mod replication;
 mod restore;
@@ -36,6 +37,7 @@ use self::log::Log;
 use self::progress::Progress;
 use self::round::Rounds;
 use self::transfer::Transfer;
+use crate::members::MembershipHistory;
 use crate::{AppendId, Effect, Effects, Halt, LogRead, RecordHead, RecordKind, SnapshotRead, Span, Time};
 
 pub use self::event::{Committed, RaftEvent};
@@ -49,8 +51,11 @@ pub struct RaftConfig {
     pub cell: CellId,
     /// This node.
     pub node: NodeId,
-    /// The voters by rising id, this node among them.
+    /// The nodes by rising id: the voters that the cell is born with, this node among them; of a node that joins, those
+    /// that it looks for.
     pub members: Vec<NodeId>,
+    /// This node was not there at the birth and waits to be added.
+    pub is_joining: bool,
     /// The life of this node's data directory.
     pub incarnation: Incarnation,
     /// A fresh random id, used if this is the lowest member and the cell has yet to be born.
@@ -76,7 +81,7 @@ pub struct RaftConfig {
 impl RaftConfig {
     fn assert_sound(&self) {
         assert!(self.members.is_sorted_by(|a, b| a < b), "members come by rising id, each once");
-        assert!(self.members.contains(&self.node), "a node is a member of its cell");
+        assert!(self.is_joining || self.members.contains(&self.node), "a node is a member of its cell");
         assert!(self.members.len() <= MEMBERS_MAX, "a cell has at most {MEMBERS_MAX} members");
         assert!(self.members.iter().all(|node| node.0 != 0), "node 0 is nobody");
         assert!(self.heartbeat < self.election_min, "a heartbeat comes before anybody gets impatient");
@@ -109,7 +114,31 @@ struct Peer {
     hello_sent_at: Option<Time>,
     /// It has stored the manifest.
     is_confirmed: bool,
+    /// The newest list has it, and as a voter.
+    is_member: bool,
+    is_voter: bool,
+    /// It has voted for this candidate.
+    has_voted: bool,
     progress: Progress,
+}
+
+impl Peer {
+    fn new(node: NodeId) -> Peer {
+        Peer {
+            node,
+            is_linked: false,
+            hello: None,
+            is_refused: false,
+            is_refusing: false,
+            hellos_from_before: 0,
+            hello_sent_at: None,
+            is_confirmed: false,
+            is_member: false,
+            is_voter: false,
+            has_voted: false,
+            progress: Progress::default(),
+        }
+    }
 }
 
 /// What only a leader has.
@@ -133,7 +162,13 @@ struct Leading {
 #[derive(Debug)]
 pub struct Raft {
     config: RaftConfig,
+    /// By rising id.
     peers: Vec<Peer>,
+    memberships: MembershipHistory,
+    /// A list has become certain, and nobody was told yet.
+    are_farewells_due: bool,
+    /// This node is a member no more.
+    is_removed: bool,
     birth: Birth,
     dice: election::Dice,
 
@@ -141,8 +176,6 @@ pub struct Raft {
     vote: Option<NodeId>,
     role: Role,
     leader: Option<NodeId>,
-    /// The peers that have voted for this candidate, one bit each by their place in `peers`.
-    votes: u16,
     election_at: Time,
     leader_heard_at: Time,
     /// The link to the leader broke since it was last heard.
@@ -191,35 +224,27 @@ impl Raft {
     /// When the configuration is not sound; whoever reads it from a file has checked it.
     pub fn new(config: RaftConfig, restored: Restored, now: Time) -> Raft {
         config.assert_sound();
-        let peer = |node: &NodeId| Peer {
-            node: *node,
-            is_linked: false,
-            hello: None,
-            is_refused: false,
-            is_refusing: false,
-            hellos_from_before: 0,
-            hello_sent_at: None,
-            is_confirmed: false,
-            progress: Progress::default(),
-        };
-        let peers = config.members.iter().filter(|node| **node != config.node).map(peer).collect();
         let through = restored.loaded.map_or(LogIndex(0), |snapshot| snapshot.index);
         let missing = restored.mark.filter(|_| restored.lacks_state());
+        let memberships = restored.memberships(&config);
         let birth = Birth::new(restored.manifest, restored.is_born, now);
-        let alone_without_state = missing.filter(|_| config.members.len() == 1).map(|missing| {
+        let is_alone = memberships.current().members().iter().all(|member| member.node == config.node);
+        let alone_without_state = missing.filter(|_| is_alone && !config.is_joining).map(|missing| {
             format!(
                 "cell {}: snapshot {missing} is damaged and no other member has it: restore the cell from a backup",
                 config.cell
             )
         });
         let mut raft = Raft {
-            peers,
+            peers: Vec::new(),
+            memberships,
+            are_farewells_due: false,
+            is_removed: false,
             dice: election::Dice::new(config.seed),
             term: restored.term.max(restored.log.last_term()),
             vote: restored.vote,
             role: Role::Follower,
             leader: None,
-            votes: 0,
             election_at: Time::NEVER,
             leader_heard_at: Time(0),
             is_leader_link_broken: true,
@@ -258,6 +283,7 @@ impl Raft {
             config,
         };
         assert!(restored.term == raft.term, "entries are never newer than the term");
+        raft.on_members_changed(now);
         if raft.is_born() {
             raft.arm_election(now);
             if raft.peers.is_empty() {
@@ -283,6 +309,7 @@ impl Raft {
 
     /// Everything at hand has been given: what was gathered goes out.
     pub fn on_end_of_turn(&mut self, now: Time, fx: &mut Effects) {
+        self.say_farewells(fx);
         if self.role == Role::Leader {
             self.begin_round_if_due(now, fx);
             self.replicate(now, fx);
@@ -320,9 +347,9 @@ impl Raft {
         self.send_piece(read, now, fx);
     }
 
-    /// A link to a member came up in both directions.
+    /// A link to a node came up in both directions.
     pub fn on_link_up(&mut self, peer: NodeId, now: Time, fx: &mut Effects) {
-        let Some(at) = self.peer_at(peer) else { return };
+        let Some(at) = self.peer_at(peer).or_else(|| self.add_guest(peer)) else { return };
         self.peers[at].is_linked = true;
         self.peers[at].is_refusing = false;
         self.send_hello(at, now, fx);
@@ -345,6 +372,7 @@ impl Raft {
         if self.leader == Some(node) {
             self.on_leader_link_broken(is_refused, now);
         }
+        self.drop_if_guest(at);
     }
 
     /// A member said something.
@@ -352,7 +380,7 @@ impl Raft {
         let is_accepted = self.accepts(from);
         match message {
             PeerMessage::CellHello(hello) => self.on_hello(from, hello, now, fx),
-            PeerMessage::Refused { reason } => self.on_refused(from, *reason, fx),
+            PeerMessage::Refused { reason } => self.on_refused(from, *reason, now, fx),
             PeerMessage::Manifest(manifest) => self.on_manifest(from, manifest, now, fx),
             PeerMessage::ManifestStored { birth } => self.on_manifest_stored(from, *birth, now, fx),
             PeerMessage::Born { birth } => self.on_born(from, *birth, now, fx),
@@ -490,7 +518,10 @@ impl Raft {
     /// What this node is, in a word for people.
     pub fn role_name(&self) -> &'static str {
         match self.role {
+            Role::Follower if self.is_removed => "removed",
+            Role::Follower if !self.is_born() && self.config.is_joining => "joining",
             Role::Follower if !self.is_born() => "unborn",
+            Role::Follower if !self.is_voter(self.config.node) => "learner",
             Role::Follower => "follower",
             Role::PreCandidate => "pre-candidate",
             Role::Candidate => "candidate",
@@ -520,7 +551,7 @@ impl Raft {
             return self.leader.is_some() && now.since(self.leader_heard_at) <= self.config.election_max;
         }
         let is_heard = |peer: &&Peer| now.since(peer.progress.heard_at) <= self.config.election_max;
-        self.peers.iter().filter(is_heard).count() + 1 >= self.majority()
+        self.voters().filter(is_heard).count() + 1 >= self.majority()
     }
 
     /// Whether this leader's entries have waited for their commit longer than an election timeout.
@@ -547,10 +578,6 @@ impl Raft {
         self.birth.is_born()
     }
 
-    fn majority(&self) -> usize {
-        self.config.members.len() / 2 + 1
-    }
-
     fn peer_at(&self, node: NodeId) -> Option<usize> {
         self.peers.iter().position(|peer| peer.node == node)
     }
@@ -558,6 +585,11 @@ impl Raft {
     /// Whether messages about the log go to this peer.
     fn is_reachable(&self, at: usize) -> bool {
         self.is_born() && self.peers[at].is_linked && self.peers[at].hello.is_some()
+    }
+
+    /// Whether entries and beats go to this peer.
+    fn is_followed_by(&self, at: usize) -> bool {
+        self.peers[at].is_member && self.is_reachable(at)
     }
 
     /// A peer may have become one whose messages count: what waited for that begins.

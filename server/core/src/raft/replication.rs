@@ -70,7 +70,7 @@ impl Raft {
     fn send_beats(&mut self, now: Time, fx: &mut Effects) {
         self.leading.heartbeat_at = now + self.config.heartbeat;
         let (cell, term, round) = (self.config.cell, self.term, self.leading.rounds.begun());
-        for at in (0..self.peers.len()).filter(|at| self.is_reachable(*at)) {
+        for at in (0..self.peers.len()).filter(|at| self.is_followed_by(*at)) {
             let peer = &self.peers[at];
             let committed = self.committed.min(peer.progress.matched);
             let beat = Beat { cell, kind: BeatKind::Ask, term, round, committed, is_short_of_space: false };
@@ -105,9 +105,10 @@ impl Raft {
     /// The greatest value that a majority has reached, this node with `own`.
     fn by_majority<T: Ord + Copy>(&self, own: T, of: impl Fn(&super::Peer) -> T) -> T {
         let mut values = [own; MEMBERS_MAX];
-        let count = self.peers.len() + 1;
-        for (value, peer) in values[1..].iter_mut().zip(&self.peers) {
+        let mut count = 1;
+        for (value, peer) in values[1..].iter_mut().zip(self.voters()) {
             *value = of(peer);
+            count += 1;
         }
         values[..count].sort_unstable();
         values[count - self.majority()]
@@ -119,7 +120,7 @@ impl Raft {
         }
         if self.hear_leader(from, beat.term, now, fx) {
             self.ask_for_snapshot(now, fx);
-            self.commit_to(beat.committed);
+            self.commit_to(beat.committed, now);
             let is_short_of_space = self.is_short_of_space;
             let answer = Beat { kind: BeatKind::Answer, committed: LogIndex(0), is_short_of_space, ..beat };
             fx.push(Effect::Beat { to: from, beat: answer });
@@ -170,13 +171,14 @@ impl Raft {
         let payload = self.log.payload(index).expect("an entry is in memory when it is made");
         let head = RecordHead { kind: RecordKind::Entry, term, index };
         fx.append(append, head, |out| out.extend_from_slice(payload));
+        self.note_members(index, now);
     }
 
     /// Sends every follower what it has room for.
     pub(super) fn replicate(&mut self, now: Time, fx: &mut Effects) {
         let mut encoded: Option<Encoded> = None;
         for at in 0..self.peers.len() {
-            if !self.is_reachable(at) {
+            if !self.is_followed_by(at) {
                 continue;
             }
             self.peers[at].progress.probe_if_overdue(now, self.config.election_min);
@@ -244,7 +246,7 @@ impl Raft {
             let is_waiting = !progress.is_probing()
                 && progress.next < cache_first
                 && progress.has_room(self.config.inflight_bytes_max);
-            if is_waiting && self.is_reachable(at) {
+            if is_waiting && self.is_followed_by(at) {
                 let (first, last) = (progress.next, cache_first.prev());
                 self.reading = Some(first);
                 self.read_turn = at + 1;
@@ -291,7 +293,7 @@ impl Raft {
                 }
                 continue;
             };
-            if is_waiting && self.is_reachable(at) {
+            if is_waiting && self.is_followed_by(at) {
                 let to = self.peers[at].node;
                 fx.push(Effect::Send { to, lane: Lane::Bulk, frame: frame.clone() });
                 self.peers[at].progress.on_sent(index.prev(), bytes, now);
@@ -325,7 +327,7 @@ impl Raft {
             self.record_entry(index, entry.term, now, fx);
         }
         self.verified = self.verified.max(index);
-        self.commit_to(append.committed.min(index));
+        self.commit_to(append.committed.min(index), now);
         // What is not durable yet is acknowledged when it is; what was repeated is acknowledged again.
         self.is_ack_due |= index <= self.durability.durable_index();
     }
@@ -343,6 +345,7 @@ impl Raft {
         self.append_truncation(first, now, fx);
         self.log.truncate_from(first);
         self.durability.on_truncated(first);
+        self.truncate_members(first, now);
     }
 
     pub(super) fn append_truncation(&mut self, first: LogIndex, now: Time, fx: &mut Effects) {
@@ -352,8 +355,9 @@ impl Raft {
     }
 
     /// The leader says that the log is committed through here, as far as it matches.
-    fn commit_to(&mut self, index: LogIndex) {
+    fn commit_to(&mut self, index: LogIndex, now: Time) {
         self.committed = self.committed.max(index.min(self.log.last_index()));
+        self.commit_members(now);
     }
 
     /// Acknowledges what the disk has of this term's leader's log.
@@ -421,6 +425,7 @@ impl Raft {
         if index > self.committed && (is_own || mutant::is(Mutant::CommitOlderTerm)) {
             self.committed = index;
             self.leading.commit_moved_at = now;
+            self.commit_members(now);
         }
     }
 }

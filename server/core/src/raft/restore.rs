@@ -5,9 +5,11 @@
 //! reading and verifying the records; the log did both. What a snapshot says is the table's.
 
 use lockstep_wire::peer::{Manifest, MemberIncarnation};
-use lockstep_wire::{BirthId, LogIndex, NodeId, SnapshotId, Term};
+use lockstep_wire::{BirthId, LogIndex, Members, NodeId, SnapshotId, Term};
 
+use super::RaftConfig;
 use super::log::Log;
+use crate::members::{Membership, MembershipHistory};
 use crate::{RecordHead, RecordKind};
 
 /// Who the members were at the birth, as this node has stored it.
@@ -37,6 +39,10 @@ pub struct Restored {
     pub(super) loaded: Option<SnapshotId>,
     pub(super) manifest: Option<StoredManifest>,
     pub(super) is_born: bool,
+    /// The lists of members that entries have, by their indexes.
+    lists: Vec<(LogIndex, Membership)>,
+    /// The one that the loaded state has, unless the members are those of the birth.
+    loaded_list: Option<Membership>,
 }
 
 impl Restored {
@@ -88,10 +94,15 @@ impl Restored {
         let expected = self.log.last_index().next();
         assert!(head.index == expected, "entry {} is in the log where {expected} belongs", head.index);
         self.log.append(head.term, |out| out.extend_from_slice(payload));
+        if let Some(members) = Members::in_entry(payload) {
+            let members = members.expect("a list of members in the log is whole");
+            self.lists.push((head.index, Membership::of(&members)));
+        }
     }
 
     /// What was truncated may have been recycled meanwhile, in part or as a whole.
     fn on_truncate(&mut self, first: LogIndex) {
+        self.lists.retain(|(index, _)| *index < first);
         if first <= self.log.base() {
             self.log.restart_at(first.prev(), Term(0));
         } else if first <= self.log.last_index() {
@@ -123,14 +134,34 @@ impl Restored {
         self.mark = Some(mark);
     }
 
-    /// The state of this snapshot is what the replica goes on from.
-    pub fn on_loaded(&mut self, snapshot: SnapshotId) {
+    /// The state of this snapshot, and its list of members, is what the replica goes on from.
+    pub fn on_loaded(&mut self, snapshot: SnapshotId, members: Option<Membership>) {
         assert!(snapshot.index >= self.log.base(), "the log does not go on where snapshot {snapshot} ends");
         if snapshot.index == self.log.base() {
             self.log.set_base_term(snapshot.term);
         }
         self.log.drop_payloads_through(snapshot.index);
         self.loaded = Some(snapshot);
+        self.loaded_list = members;
+    }
+
+    /// Who the members are: as they were born, as the snapshot knows them, and as the entries behind it say.
+    pub(super) fn memberships(&self, config: &RaftConfig) -> MembershipHistory {
+        let birth = match &self.manifest {
+            Some(manifest) => Membership::of_birth(&manifest.members),
+            None if config.is_joining => Membership::none(),
+            None => {
+                let unknown =
+                    |node: &NodeId| MemberIncarnation { node: *node, ..MemberIncarnation::default() };
+                Membership::of_birth(&config.members.iter().map(unknown).collect::<Vec<_>>())
+            }
+        };
+        let mut history = MembershipHistory::new(birth);
+        self.lists.iter().for_each(|(index, list)| history.push(*index, list.clone()));
+        if let Some(snapshot) = self.loaded {
+            history.install(snapshot.index, self.loaded_list.clone(), true);
+        }
+        history
     }
 
     /// Whether the replica cannot go on by itself: entries are gone, and no snapshot that has them is whole.
@@ -183,7 +214,7 @@ mod tests {
         record(&mut restored, RecordKind::SnapshotMark, 2, 81, b"");
         assert_eq!(restored.mark, Some(mark(81, 2)));
         assert!(restored.lacks_state());
-        restored.on_loaded(mark(81, 2));
+        restored.on_loaded(mark(81, 2), None);
         assert!(!restored.lacks_state());
         assert_eq!(restored.last_index(), LogIndex(82));
     }
@@ -193,7 +224,7 @@ mod tests {
     fn a_snapshot_that_the_log_does_not_reach_is_not_gone_on_from() {
         let mut restored = Restored::new();
         record(&mut restored, RecordKind::Entry, 2, 71, b"");
-        restored.on_loaded(mark(50, 1));
+        restored.on_loaded(mark(50, 1), None);
     }
 
     #[test]

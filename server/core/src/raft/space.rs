@@ -24,7 +24,7 @@ impl Raft {
     /// Whether there is space for what is new: on the disk of this leader, and on so many others that they are a majority
     /// with it. Only a full disk makes the difference; members that are merely silent are not its business.
     pub fn has_space(&self, now: Time) -> bool {
-        let is_any_short = self.peers.iter().any(|peer| peer.progress.is_short_of_space);
+        let is_any_short = self.voters().any(|peer| peer.progress.is_short_of_space);
         !self.is_short_of_space
             && (!is_any_short || self.peers_with_space(now).count() + 1 >= self.majority())
     }
@@ -32,7 +32,7 @@ impl Raft {
     /// The followers that were heard of late, and have space.
     fn peers_with_space(&self, now: Time) -> impl Iterator<Item = &Peer> {
         let is_heard = move |peer: &&Peer| now.since(peer.progress.heard_at) <= self.config.election_max;
-        self.peers.iter().filter(is_heard).filter(|peer| !peer.progress.is_short_of_space)
+        self.voters().filter(is_heard).filter(|peer| !peer.progress.is_short_of_space)
     }
 
     /// A new leader waits with leaving until every follower has had time to say whether it has space.

@@ -37,7 +37,7 @@ impl Raft {
     pub fn transfer(&mut self, to: NodeId, now: Time, fx: &mut Effects) -> bool {
         let is_possible = self.role == Role::Leader
             && self.leading.transfer.is_none()
-            && self.peer_at(to).is_some_and(|at| self.is_reachable(at));
+            && self.peer_at(to).is_some_and(|at| self.peers[at].is_voter && self.is_reachable(at));
         if is_possible {
             let until = now + self.config.election_max;
             self.leading.transfer = Some(Transfer { to, until, is_told: false });
@@ -67,7 +67,10 @@ impl Raft {
 
     /// The reachable follower whose disk has the most, and that has a state to lead from.
     pub fn successor(&self) -> Option<NodeId> {
-        let is_able = |at: &usize| self.is_reachable(*at) && !self.peers[*at].progress.waits_for_snapshot();
+        let is_able = |at: &usize| {
+            let peer = &self.peers[*at];
+            peer.is_voter && self.is_reachable(*at) && !peer.progress.waits_for_snapshot()
+        };
         let best = (0..self.peers.len()).filter(is_able).max_by_key(|at| self.peers[*at].progress.matched);
         best.map(|at| self.peers[at].node)
     }

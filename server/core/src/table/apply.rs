@@ -13,6 +13,7 @@ use super::limits::LimitKind;
 use super::outcome::{Answer, Outcome, Outcomes};
 use super::record::{self, Session};
 use super::window::{acquire_content, cancel_content, check_request_id};
+use crate::members::Membership;
 
 impl Table {
     /// Applies the entry at `index` and appends what it did to `out`.
@@ -53,6 +54,7 @@ impl Table {
                     }
                 }
             }
+            Command::Members(members) => self.set_members(Membership::of(members)),
         }
         if self.needs_reaping() {
             out.push(Outcome::ReapNeeded);
@@ -90,7 +92,8 @@ impl Table {
             | Command::EndSessions { .. }
             | Command::Reap
             | Command::SessionsSilent { .. }
-            | Command::SessionsReturned { .. } => None,
+            | Command::SessionsReturned { .. }
+            | Command::Members(_) => None,
         }
     }
 
@@ -110,7 +113,8 @@ impl Table {
             | Command::EndSessions { .. }
             | Command::Reap
             | Command::SessionsSilent { .. }
-            | Command::SessionsReturned { .. } => Ok(()),
+            | Command::SessionsReturned { .. }
+            | Command::Members(_) => Ok(()),
         };
         shape.err()
     }

@@ -16,6 +16,7 @@ use super::limits::Limits;
 use super::record::{ClaimState, Hold, HoldSlot, Kept, Lock, LockSlot, Session, SessionSlot, Wait, WaitSlot};
 use super::slab::Slab;
 use super::snapshot::SnapshotWriter;
+use crate::members::Membership;
 
 pub(crate) use locks::Candidate;
 
@@ -25,6 +26,8 @@ pub struct Table {
     pub(crate) epoch: Epoch,
     pub(crate) limits: Limits,
     pub(crate) applied: LogIndex,
+    /// As the last entry about them says; none while they are those of the birth.
+    members: Option<Membership>,
     pub(crate) sessions: Slab<SessionSlot, Session>,
     pub(crate) sessions_by_id: BTreeMap<SessionId, SessionSlot>,
     /// Live sessions only.
@@ -74,6 +77,7 @@ impl Table {
             epoch,
             limits,
             applied,
+            members: None,
             sessions: Slab::new(),
             sessions_by_id: BTreeMap::new(),
             sessions_by_nonce: BTreeMap::new(),
@@ -106,6 +110,11 @@ impl Table {
     /// The limits that requests are held against.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Who the members are; none while they are those of the birth.
+    pub fn members(&self) -> Option<&Membership> {
+        self.members.as_ref()
     }
 
     /// The digest of the replicated state; compared between replicas at the same applied index.
@@ -160,6 +169,19 @@ impl Table {
         let limits = digest::fact(Fact::Cell, &self.limits.fields().map(u64::from));
         let words = [u64::from(self.epoch.0), limits, self.reap_places, self.mark_places];
         digest::fact(Fact::Cell, &words)
+    }
+
+    fn members_fact(&self) -> u64 {
+        let Some(members) = &self.members else { return 0 };
+        let mut bytes = Vec::new();
+        members.with_rows(|rows| rows.put(&mut bytes));
+        digest::fact(Fact::Members, &[digest::bytes(&bytes)])
+    }
+
+    pub(crate) fn set_members(&mut self, members: Membership) {
+        self.digest.remove(self.members_fact());
+        self.members = Some(members);
+        self.digest.add(self.members_fact());
     }
 
     /// What every step calls before it changes or deletes a session's record.
@@ -298,6 +320,7 @@ impl Table {
     pub fn recomputed_digest(&self) -> u64 {
         let mut digest = Digest::default();
         digest.add(self.cell_fact());
+        digest.add(self.members_fact());
         for (_, session) in self.sessions.iter() {
             digest.add(session.fact());
             session.gaps.iter().for_each(|gap| digest.add(session.gap_fact(*gap)));

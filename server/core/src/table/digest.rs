@@ -21,6 +21,8 @@ pub(crate) enum Fact {
     Mark,
     /// Not part of the state: what a request asks, for telling a retry from another request.
     Content,
+    /// The list of members.
+    Members,
 }
 
 /// Hashes one fact.

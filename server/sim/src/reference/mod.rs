@@ -162,7 +162,8 @@ impl Model {
         self.applied = index;
         let mut out = Vec::new();
         match command {
-            Command::Blank => {}
+            // Who the members are is not a matter of locks; it is judged by itself.
+            Command::Blank | Command::Members(_) => {}
             Command::OpenSession { client_id, ttl_ms, nonce } => {
                 self.open_session(client_id, *ttl_ms, *nonce, &mut out);
             }

@@ -221,7 +221,8 @@ impl Model {
             | Command::EndSessions { .. }
             | Command::Reap
             | Command::SessionsSilent { .. }
-            | Command::SessionsReturned { .. } => return None,
+            | Command::SessionsReturned { .. }
+            | Command::Members(_) => return None,
         };
         if let Some(refusal) = self.early_refusal(&mutation, shape) {
             return Some(refusal);

@@ -206,6 +206,7 @@ impl Forger {
             protocol_max: PROTOCOL.1,
             cluster: self.cluster,
             role: Role::Client,
+            peer_address: "",
             credentials: b"",
         };
         let mut bytes = Vec::new();

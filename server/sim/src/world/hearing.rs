@@ -28,6 +28,8 @@ pub(super) fn kept_alive_by(
         | Request::GetLock { .. }
         | Request::GetSession { .. }
         | Request::Status
+        | Request::Members
+        | Request::ChangeMembers(_)
         | Request::TransferLeader { .. }
         | Request::Routes => Vec::new(),
     }

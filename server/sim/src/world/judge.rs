@@ -460,7 +460,8 @@ impl CellJudges {
             Command::Blank
             | Command::OpenSession { .. }
             | Command::SessionsSilent { .. }
-            | Command::SessionsReturned { .. } => Vec::new(),
+            | Command::SessionsReturned { .. }
+            | Command::Members(_) => Vec::new(),
             Command::Acquire(acquire) => acquire.names.iter().map(str::to_owned).collect(),
             Command::Release { name, .. } => vec![(*name).to_owned()],
             Command::Cancel { .. }

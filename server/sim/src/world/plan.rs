@@ -256,7 +256,11 @@ impl Plan {
 
     pub(super) fn cell_configs(&self, place: usize, life: u64, incarnation: Incarnation) -> Vec<CellConfig> {
         let members: Vec<Member> = (0..self.nodes)
-            .map(|place| Member { node: Plan::node_id(place), client_address: Plan::address(place) })
+            .map(|place| Member {
+                node: Plan::node_id(place),
+                client_address: Plan::address(place),
+                peer_address: String::new(),
+            })
             .collect();
         let (heartbeat_ms, election_ms_min, election_ms_max) = self.timing_ms;
         (0..self.cells)
@@ -267,6 +271,7 @@ impl Plan {
                     cell: CellId(cell),
                     node: Plan::node_id(place),
                     members: members.clone(),
+                    is_joining: false,
                     incarnation,
                     birth_id: BirthId(stream.bytes_16()),
                     epoch: Epoch(0),

@@ -410,6 +410,9 @@ impl Process {
                 self.noticed.insert(cell, self.arrived());
                 self.drains.push((cell, *drain));
             }
+            // The network knows its nodes by their ids.
+            Effect::PeersChanged => {}
+            Effect::Removed => self.is_over = true,
             Effect::Report(report) => self.on_report(cell, report, around),
             Effect::Stopped => self.stopped += 1,
             Effect::Halt(halt) => {

@@ -195,6 +195,7 @@ impl Process {
                 Lane::Control => Role::PeerControl(peer),
                 Lane::Bulk => Role::PeerBulk(peer),
             },
+            peer_address: "",
             credentials: b"",
         };
         let head = Head { kind: kind::HELLO, cell: CellId(0), correlation: Correlation(0) };

@@ -230,7 +230,11 @@ impl Judges {
                 Asked::Lock { name: name.to_owned(), floor, token_floor }
             }
             Request::GetSession { session } => Asked::Session { session, floor },
-            Request::Status | Request::TransferLeader { .. } | Request::Routes => Asked::Other,
+            Request::Status
+            | Request::Members
+            | Request::ChangeMembers(_)
+            | Request::TransferLeader { .. }
+            | Request::Routes => Asked::Other,
         }
     }
 
@@ -262,7 +266,8 @@ pub(super) fn wishes_of(command: &Command<'_>) -> Vec<Wish> {
         | Command::EndSessions { .. }
         | Command::Reap
         | Command::SessionsSilent { .. }
-        | Command::SessionsReturned { .. } => Vec::new(),
+        | Command::SessionsReturned { .. }
+        | Command::Members(_) => Vec::new(),
     }
 }
 

@@ -250,6 +250,7 @@ fn is_word_of_born_cell(reply: &Reply<'_>) -> bool {
         Reply::Attached(_)
         | Reply::KeptAlive(_)
         | Reply::Status(_)
+        | Reply::Members(_)
         | Reply::Transferred { .. }
         | Reply::Routes(_)
         | Reply::Refused(_) => false,
@@ -279,6 +280,7 @@ fn answer_of(reply: &Reply<'_>) -> Result<Answer, Status> {
         | Reply::Lock(_)
         | Reply::Session(_)
         | Reply::Status(_)
+        | Reply::Members(_)
         | Reply::Transferred { .. }
         | Reply::Routes(_) => return Err(Status::Invalid),
     })

@@ -23,6 +23,7 @@ pub(super) fn name(of: u16) -> &'static str {
         kind::REAP => "reap",
         kind::SESSIONS_SILENT => "sessions-silent",
         kind::SESSIONS_RETURNED => "sessions-returned",
+        kind::MEMBERS => "members",
         _ => "unreadable",
     }
 }
@@ -67,6 +68,12 @@ pub(super) fn fields(command: &Command<'_>) -> Map<String, Value> {
             "silent_ms": silences.iter().map(|silence| silence.ms).collect::<Vec<_>>(),
         }),
         Command::SessionsReturned { sessions } => json!({ "sessions": strings(sessions.iter()) }),
+        Command::Members(members) => {
+            let of = |is_voter: bool| {
+                strings(members.members.iter().filter(|it| it.is_voter == is_voter).map(|it| it.node))
+            };
+            json!({ "voters": of(true), "learners": of(false), "node_max": members.node_max.to_string() })
+        }
     };
     match fields {
         Value::Object(fields) => fields,

@@ -176,7 +176,11 @@ impl Rig {
     pub(super) fn start(&mut self, node: u16) {
         let (now, limits, cache_bytes_max) = (self.now, self.limits, self.cache_bytes_max);
         let members = (1..=u16::try_from(self.nodes.len()).unwrap())
-            .map(|node| Member { node: NodeId(node), client_address: format!("node{node}:4600") })
+            .map(|node| Member {
+                node: NodeId(node),
+                client_address: format!("node{node}:4600"),
+                peer_address: format!("node{node}:4700"),
+            })
             .collect();
         let this = self.node(NodeId(node));
         assert!(this.cell.is_none());
@@ -194,6 +198,7 @@ impl Rig {
             cell: CELL,
             node: NodeId(node),
             members,
+            is_joining: false,
             incarnation: Incarnation([u8::try_from(node).unwrap(); 16]),
             birth_id: BirthId([9; 16]),
             epoch: Epoch::default(),
@@ -453,6 +458,8 @@ impl Rig {
                     self.queue.push_back(Happening::Beat { from: node, to: *to, beat: *beat });
                 }
             }
+            Effect::PeersChanged => {}
+            Effect::Removed => panic!("nobody is removed here"),
             Effect::Reply { connection, frame } => self.hear(*connection, &bytes[frame.clone()]),
             Effect::ReadLog { first, last: _, bytes_max } => {
                 self.queue.push_back(Happening::LogRead { node, first: *first, bytes_max: *bytes_max });

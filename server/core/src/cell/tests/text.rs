@@ -21,6 +21,7 @@ pub(super) fn command(command: &Command<'_>) -> String {
         Command::Reap => "reap".to_owned(),
         Command::SessionsSilent { silences } => format!("silent {}", silences.len()),
         Command::SessionsReturned { sessions } => format!("returned {}", sessions.len()),
+        Command::Members(members) => format!("members {}", members.members.len()),
     }
 }
 
@@ -77,6 +78,7 @@ pub(super) fn reply(reply: &Reply<'_>) -> String {
         }
         Reply::Session(session) => format!("{status} claims {}", session.claims_total),
         Reply::Status(view) => format!("{status} {} sessions {}", view.role, view.sessions),
+        Reply::Members(view) => format!("{status} members {}", view.members.len()),
         Reply::Transferred { leader, term } => format!("{status} leader {leader} term {term}"),
         Reply::Routes(rows) => format!("{status} routes {}", rows.len()),
     }

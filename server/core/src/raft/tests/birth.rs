@@ -2,12 +2,11 @@
 
 use expect_test::expect;
 use lockstep_wire::peer::{Ballot, CellHello, Manifest, MemberIncarnation, PeerMessage, kind};
-use lockstep_wire::{BirthId, Incarnation, LogIndex, NodeId, Rows, Term};
+use lockstep_wire::{BirthId, LogIndex, NodeId, Rows, Term};
 
-use super::super::{Raft, RaftConfig, Restored};
-use super::cluster::{CELL, Cluster};
+use super::cluster::Cluster;
+use crate::Span;
 use crate::raft::birth::members_hash;
-use crate::{Effect, Effects, Span, Time};
 
 #[test]
 fn lowest_member_gives_birth_once_it_knows_everybody() {
@@ -251,7 +250,8 @@ fn what_a_stranger_says_about_the_log_is_ignored() {
 
 #[test]
 fn other_list_of_members_is_refused() {
-    let mut cluster = Cluster::serving(3, 9);
+    let mut cluster = Cluster::new(3, 9);
+    cluster.start(NodeId(1));
     let hello = CellHello {
         incarnation: cluster.members[2].incarnation,
         members_hash: 1,
@@ -264,40 +264,13 @@ fn other_list_of_members_is_refused() {
     });
     assert!(cluster.end_trace().contains("1>3  refused OtherMembers"));
     assert!(!cluster.raft(1).accepts(NodeId(3)));
-}
-
-#[test]
-fn members_configured_otherwise_than_born_stop_the_node() {
-    let config = |members: &[u16]| RaftConfig {
-        cell: CELL,
-        node: NodeId(1),
-        members: members.iter().copied().map(NodeId).collect(),
-        incarnation: Incarnation([1; 16]),
-        birth_id: BirthId([1; 16]),
-        heartbeat: Span::from_ms(50),
-        election_min: Span::from_ms(500),
-        election_max: Span::from_ms(1_000),
-        seed: 1,
-        blank: Vec::new(),
-        cache_bytes_max: 0,
-        inflight_bytes_max: 0,
-        round_pace: Span::from_ms(3),
-    };
-    let mut fx = Effects::new();
-    let mut raft = Raft::new(config(&[1]), Restored::new(), Time(0));
-    raft.on_tick(raft.deadline(), &mut fx);
-    let mut restored = Restored::new();
-    for effect in fx.list() {
-        if let Effect::Append { append: _, head, payload } = effect {
-            restored.on_record(*head, &fx.bytes()[payload.clone()]);
-        }
-    }
-    fx.clear();
-    let mut raft = Raft::new(config(&[1, 2]), restored, Time(0));
-    raft.on_tick(raft.deadline(), &mut fx);
-    assert!(fx.list().iter().any(|effect| {
-        matches!(effect, Effect::Halt(halt) if halt.reason.contains("the configured members are not those"))
-    }));
+    // After the birth the manifest and the log say who the members are.
+    let mut cluster = Cluster::serving(3, 9);
+    cluster.step(NodeId(1), |raft, now, fx| {
+        let hello = CellHello { birth: raft.birth.id(), is_born: true, ..hello };
+        raft.on_message(NodeId(3), &PeerMessage::CellHello(hello), now, fx);
+    });
+    assert!(cluster.raft(1).accepts(NodeId(3)));
 }
 
 #[test]

@@ -94,6 +94,29 @@ pub(super) struct Member {
     pub(super) rounds: BTreeMap<RoundId, LogIndex>,
 }
 
+impl Member {
+    fn new(node: u16) -> Member {
+        Member {
+            node: NodeId(node),
+            raft: None,
+            incarnation: Incarnation([u8::try_from(node).unwrap(); 16]),
+            disk_delay: Span(100_000),
+            is_disk_stuck: false,
+            reports: BTreeSet::new(),
+            has_stopped: false,
+            paused_until: Time(0),
+            log_reads: 0,
+            life: 0,
+            records: Vec::new(),
+            records_durable: 0,
+            disk_free_at: Time(0),
+            disk_log: Vec::new(),
+            applied: 0,
+            rounds: BTreeMap::new(),
+        }
+    }
+}
+
 /// A copy of a member's directory.
 pub(super) struct Disk {
     records: Vec<(RecordHead, Vec<u8>)>,
@@ -103,6 +126,8 @@ pub(super) struct Disk {
 pub(super) struct Cluster {
     pub(super) now: Time,
     pub(super) members: Vec<Member>,
+    /// How many were there at the birth.
+    born: u16,
     pub(super) faults: Faults,
     pub(super) random: Random,
     pub(super) cache_bytes_max: usize,
@@ -122,27 +147,10 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Members 1 to `count`, not started.
     pub(super) fn new(count: u16, seed: u64) -> Cluster {
-        let member = |node| Member {
-            node: NodeId(node),
-            raft: None,
-            incarnation: Incarnation([u8::try_from(node).unwrap(); 16]),
-            disk_delay: Span(100_000),
-            is_disk_stuck: false,
-            reports: BTreeSet::new(),
-            has_stopped: false,
-            paused_until: Time(0),
-            log_reads: 0,
-            life: 0,
-            records: Vec::new(),
-            records_durable: 0,
-            disk_free_at: Time(0),
-            disk_log: Vec::new(),
-            applied: 0,
-            rounds: BTreeMap::new(),
-        };
         Cluster {
             now: Time(0),
-            members: (1..=count).map(member).collect(),
+            members: (1..=count).map(Member::new).collect(),
+            born: count,
             faults: Faults::default(),
             random: Random::new(seed + 1),
             cache_bytes_max: 1 << 20,
@@ -165,6 +173,15 @@ impl Cluster {
         cluster.run_until_serving(Span::from_ms(5_000));
         cluster.run_for(Span::from_ms(60));
         cluster
+    }
+
+    /// One more node, which was not there at the birth; it is started, and has yet to be added.
+    pub(super) fn add_node(&mut self) -> NodeId {
+        let member = Member::new(u16::try_from(self.members.len()).unwrap() + 1);
+        let node = member.node;
+        self.members.push(member);
+        self.start(node);
+        node
     }
 
     pub(super) fn start_all(&mut self) {
@@ -191,7 +208,8 @@ impl Cluster {
 
     /// Starts a member from what its disk has, and links it to those that run.
     pub(super) fn start(&mut self, node: NodeId) {
-        let members = self.nodes();
+        let members: Vec<NodeId> = (1..=self.born).map(NodeId).collect();
+        let is_joining = node.0 > self.born;
         let seed = self.random.below(u64::MAX);
         let (now, cache_bytes_max) = (self.now, self.cache_bytes_max);
         let member = self.member(node.0);
@@ -205,6 +223,7 @@ impl Cluster {
             cell: CELL,
             node,
             members,
+            is_joining,
             incarnation: member.incarnation,
             birth_id: BirthId([u8::try_from(member.life).unwrap_or(255); 16]),
             heartbeat: HEARTBEAT,
@@ -497,6 +516,8 @@ impl Cluster {
                 panic!("nobody takes snapshots here")
             }
             RaftEvent::Born => "born".to_string(),
+            RaftEvent::MembersChanged => return,
+            RaftEvent::Removed => "removed".to_string(),
         };
         if !matches!(event, RaftEvent::RoundConfirmed(_)) || self.has_beats_in_trace {
             self.say(format_args!("{node}    {text}"));
@@ -564,6 +585,7 @@ impl Cluster {
             Effect::StageSnapshot { .. } | Effect::DropSnapshot | Effect::ReadSnapshot { .. } => {
                 panic!("nobody takes snapshots here")
             }
+            Effect::PeersChanged | Effect::Removed => panic!("the cell says that"),
             Effect::Reply { .. } | Effect::Drain(_) => panic!("Raft knows no clients"),
         }
     }

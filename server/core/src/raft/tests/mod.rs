@@ -7,6 +7,7 @@
 mod birth;
 mod cluster;
 mod election;
+mod membership;
 mod oracle;
 mod replication;
 mod safety;

@@ -57,8 +57,10 @@ impl Cluster {
         let term = raft.log.term_at(index).unwrap();
         let at = usize::try_from(index.0 - 1).unwrap();
         let has = |member: &&Member| member.disk_log.get(at).is_some_and(|entry| entry.0 == term);
-        let count = self.members.iter().filter(has).count();
-        assert!(count > self.members.len() / 2, "entry {index} is on {count} disks only");
+        let voters = raft.membership();
+        let is_voter = |member: &&Member| voters.is_voter(member.node);
+        let count = self.members.iter().filter(is_voter).filter(has).count();
+        assert!(count >= voters.majority(), "entry {index} is on {count} disks only");
     }
 
     /// A vote and an acknowledgement promise what the disk has.

@@ -12,6 +12,7 @@ use lockstep_wire::{
     DecodeError, Decoded, Epoch, FencingToken, LogIndex, Nonce, Owner, RequestId, SessionId,
 };
 
+use crate::members::Membership;
 use crate::table::cell::{CellNumbers, Table};
 use crate::table::digest;
 use crate::table::limits::Limits;
@@ -132,6 +133,24 @@ impl Header {
         let numbers = CellNumbers { epoch, applied, reap_places, mark_places };
         Ok(Header { numbers, digest, limits, sessions, locks })
     }
+}
+
+pub(super) fn put_members(members: Option<&Membership>, out: &mut Vec<u8>) {
+    put_item(out, |out| {
+        if let Some(members) = members {
+            members.with_rows(|rows| rows.put(out));
+        }
+    });
+}
+
+pub(super) fn read_members(item: &[u8]) -> Decoded<Option<Membership>> {
+    if item.is_empty() {
+        return Ok(None);
+    }
+    let reader = &mut Reader::new(item);
+    let members = Membership::read(reader)?;
+    reader.finish()?;
+    Ok(Some(members))
 }
 
 pub(super) fn put_session(session: &Session, out: &mut Vec<u8>) {

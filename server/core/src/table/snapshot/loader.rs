@@ -15,7 +15,7 @@ use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::{Epoch, FencingToken, LogIndex, RequestId, SessionId};
 
 use super::SnapshotError;
-use super::item::{Acquired, Header, HoldHead, LENGTH_BYTES, LockHead, WaitItem, read_session};
+use super::item::{Acquired, Header, HoldHead, LENGTH_BYTES, LockHead, WaitItem, read_members, read_session};
 use crate::table::cell::{Candidate, Table};
 use crate::table::digest;
 use crate::table::limits::Limits;
@@ -45,6 +45,7 @@ pub struct TableLoader {
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Header,
+    Members,
     /// A session, a lock when no session is left, and nothing when no lock is left either.
     Record,
     /// A hold or wait of this lock.
@@ -144,6 +145,10 @@ impl TableLoader {
     fn take_item(&mut self, item: &[u8]) -> Loaded<()> {
         self.next = match self.next {
             Next::Header => self.take_header(Header::read(item)?)?,
+            Next::Members => {
+                read_members(item)?.into_iter().for_each(|members| self.table.set_members(members));
+                Next::Record
+            }
             Next::Record if self.sessions_left > 0 => self.take_session(read_session(item)?)?,
             Next::Record => self.take_lock(&LockHead::read(item)?)?,
             Next::OfLock(mut open) => {
@@ -168,7 +173,7 @@ impl TableLoader {
         self.table = Table::without_records(limits, header.numbers);
         self.digest = header.digest;
         (self.sessions_left, self.locks_left) = (header.sessions, header.locks);
-        Ok(Next::Record)
+        Ok(Next::Members)
     }
 
     fn take_session(&mut self, session: Session) -> Loaded<Next> {

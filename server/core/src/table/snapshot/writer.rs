@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use lockstep_wire::SessionId;
 
-use super::item::{Header, put_hold, put_lock_head, put_session, put_wait};
+use super::item::{Header, put_hold, put_lock_head, put_members, put_session, put_wait};
 use super::lookahead::Lookahead;
 use crate::table::cell::Table;
 use crate::table::chain::Linked;
@@ -130,6 +130,7 @@ impl SnapshotWriter {
         };
         let mut rest = Vec::new();
         header.put(&mut rest);
+        put_members(table.members(), &mut rest);
         SnapshotWriter {
             number: table.snapshots_begun,
             sessions: Section::new(sessions),

@@ -4,13 +4,15 @@
 use std::collections::BTreeSet;
 
 use expect_test::expect;
-use lockstep_wire::DecodeError;
 use lockstep_wire::entry::Command;
+use lockstep_wire::peer::MemberIncarnation;
+use lockstep_wire::{DecodeError, Incarnation, NodeId};
 use proptest::prelude::*;
 
 use super::invariants::assert_coherent;
 use super::properties::{Run, Step, limits, step};
 use super::script::Script;
+use crate::members::Membership;
 use crate::table::digest;
 use crate::table::{Limits, SnapshotError, Table, TableLoader};
 
@@ -45,6 +47,22 @@ fn few() -> Limits {
 
 /// A table with something of everything: holds of one and of several acquires, lines, gaps, outcomes of every kind, an
 /// ended session and a mark.
+fn members(ids: &[u16]) -> Membership {
+    let life = |id: &u16| MemberIncarnation { node: NodeId(*id), incarnation: Incarnation([0xaa; 16]) };
+    Membership::of_birth(&ids.iter().map(life).collect::<Vec<_>>())
+}
+
+#[test]
+fn members_that_change_while_a_snapshot_is_written_are_not_in_it() {
+    let mut script = everything();
+    let mut bytes = Vec::new();
+    script.table.begin_snapshot();
+    script.table.set_members(members(&[1, 4, 5]));
+    assert!(script.table.write_snapshot(&mut bytes, usize::MAX));
+    assert_eq!(load(few(), &bytes).unwrap().members(), Some(&members(&[1, 4])));
+    assert_eq!(script.table.digest(), script.table.recomputed_digest());
+}
+
 fn everything() -> Script {
     let mut script = Script::new(few());
     script.lines(
@@ -76,6 +94,7 @@ fn everything() -> Script {
         expire A D
         ",
     );
+    script.table.set_members(members(&[1, 4]));
     assert!(script.table.needs_reaping() && !script.table.marks.is_empty());
     script
 }
@@ -185,6 +204,7 @@ fn the_layout_is_the_one_that_is_documented() {
         A release 4 of=9 job token=1
         ",
     );
+    script.table.set_members(members(&[2]));
     let mut shown = String::new();
     for item in items(&snapshot(&mut script.table)) {
         let bytes: Vec<String> = item.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -192,10 +212,12 @@ fn the_layout_is_the_one_that_is_documented() {
         shown += "\n";
     }
     expect![[r#"
-        64 00 00 00 01 00 00 00 04 00 00 00 00 00 00 00 17 36 2d ec 1a 04 b5 75 00 00 00 00 00 00 00 00
+        64 00 00 00 01 00 00 00 04 00 00 00 00 00 00 00 bc e1 b6 76 33 fe 66 22 00 00 00 00 00 00 00 00
         00 00 00 00 00 00 00 00 40 42 0f 00 80 84 1e 00 00 04 00 00 00 40 00 00 00 04 00 00 40 00 00 00
         00 02 00 00 80 00 00 00 00 04 00 00 e8 03 00 00 60 ea 00 00 00 10 00 00 01 00 00 00 01 00 00 00
-        c3 6f 87 ba c5 d8 8b d5
+        45 e4 eb 50 ae e7 fb 1b
+
+        1b 00 00 00 02 00 01 00 02 00 aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa 01 00 00 00 00
 
         4b 00 00 00 01 00 00 00 00 00 00 00 01 00 41 28 23 00 00 41 00 00 00 00 00 00 00 00 00 00 00 00
         00 00 00 00 00 00 00 04 00 00 00 00 00 00 00 00 01 00 01 00 00 00 00 00 00 00 01 00 00 00 04 00

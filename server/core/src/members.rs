@@ -1,0 +1,416 @@
+//! Who the members of a cell are, as a replica keeps it (ARCHITECTURE section 4.1, "Membership").
+//!
+//! Invariant: members come by rising id, each once, and an id is given once ever. Deliberately absent: from which entry
+//! on a list counts, and whether its voters can be reached; both are Raft's.
+
+use std::fmt;
+
+use lockstep_wire::cursor::Reader;
+use lockstep_wire::limit::MEMBERS_MAX;
+use lockstep_wire::mutant::{self, Mutant};
+use lockstep_wire::peer::MemberIncarnation;
+use lockstep_wire::{Decoded, Incarnation, LogIndex, MemberChange, MemberRow, Members, NodeId, Rows};
+
+/// The members of a cell from some entry of its log on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// The highest id that any member ever had.
+    node_max: NodeId,
+    members: Vec<Listed>,
+}
+
+/// A member in its list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The node.
+    pub node: NodeId,
+    /// The life of its data directory.
+    pub incarnation: Incarnation,
+    /// Whether it votes.
+    pub is_voter: bool,
+    /// Where it serves members; empty: as each node's own configuration says.
+    pub peer_address: String,
+    /// Where it serves clients; empty likewise.
+    pub client_address: String,
+}
+
+impl Listed {
+    fn row(&self) -> MemberRow<'_> {
+        MemberRow {
+            node: self.node,
+            incarnation: self.incarnation,
+            is_voter: self.is_voter,
+            peer_address: &self.peer_address,
+            client_address: &self.client_address,
+        }
+    }
+}
+
+/// Why the members are not changed as somebody wishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberObjection {
+    /// Node 0 is nobody.
+    Nobody,
+    /// The id was a member's once, or could have been.
+    IdTaken {
+        /// The lowest one that is free.
+        free: u32,
+    },
+    /// An address is missing.
+    NoAddress,
+    /// The cell has as many members as a cell may have.
+    Full,
+    /// The node is not a member.
+    NotMember(NodeId),
+    /// Another change is not committed yet.
+    ChangeUnderWay,
+    /// The learner's log is not where the leader's is.
+    NotCaughtUp {
+        /// The learner.
+        node: NodeId,
+        /// How many entries it lacks, as far as is known.
+        lag: u64,
+    },
+    /// The node is not heard.
+    Silent(NodeId),
+    /// Of the voters that there would be, too few are heard.
+    NoMajority {
+        /// Those that are heard.
+        heard: usize,
+        /// All of them.
+        voters: usize,
+    },
+    /// The node leads.
+    Leads(NodeId),
+}
+
+impl MemberObjection {
+    /// Whether the request could never be granted as it stands: a field of it is wrong, not the moment.
+    pub(crate) fn is_about_request(self) -> bool {
+        match self {
+            MemberObjection::Nobody
+            | MemberObjection::IdTaken { .. }
+            | MemberObjection::NoAddress
+            | MemberObjection::NotMember(_) => true,
+            MemberObjection::Full
+            | MemberObjection::ChangeUnderWay
+            | MemberObjection::NotCaughtUp { .. }
+            | MemberObjection::Silent(_)
+            | MemberObjection::NoMajority { .. }
+            | MemberObjection::Leads(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for MemberObjection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MemberObjection::Nobody => f.write_str("node: 0 is nobody"),
+            MemberObjection::IdTaken { free } => write!(
+                f,
+                "node: ids are never used again, not even by the same machine; the lowest free one is {free}"
+            ),
+            MemberObjection::NoAddress => f.write_str("address: say where it serves members and clients"),
+            MemberObjection::Full => write!(f, "a cell has at most {MEMBERS_MAX} members; remove one first"),
+            MemberObjection::NotMember(node) => write!(f, "node: node {node} is no member of this cell"),
+            MemberObjection::ChangeUnderWay => {
+                f.write_str("the last change of the members is not committed yet; try again when it is")
+            }
+            MemberObjection::NotCaughtUp { node, lag } => {
+                write!(f, "node {node} lacks {lag} entries; promote it when it has caught up")
+            }
+            MemberObjection::Silent(node) => write!(f, "node {node} is not heard; start it first"),
+            MemberObjection::NoMajority { heard, voters } => write!(
+                f,
+                "of the {voters} voters that there would be only {heard} are heard, which is no majority: the cell \
+                 would stand still"
+            ),
+            MemberObjection::Leads(node) => {
+                write!(f, "node {node} leads the cell; have it hand over first (transfer-leader)")
+            }
+        }
+    }
+}
+
+impl Membership {
+    /// Nobody: what a node knows that has yet to join.
+    pub(crate) fn none() -> Membership {
+        Membership { node_max: NodeId(0), members: Vec::new() }
+    }
+
+    /// All of these as voters, at the addresses of each node's configuration.
+    pub(crate) fn of_birth(members: &[MemberIncarnation]) -> Membership {
+        let listed = |member: &MemberIncarnation| Listed {
+            node: member.node,
+            incarnation: member.incarnation,
+            is_voter: true,
+            peer_address: String::new(),
+            client_address: String::new(),
+        };
+        Membership {
+            node_max: members.last().map_or(NodeId(0), |member| member.node),
+            members: members.iter().map(listed).collect(),
+        }
+    }
+
+    pub(crate) fn of(members: &Members<'_>) -> Membership {
+        let listed = |row: MemberRow<'_>| Listed {
+            node: row.node,
+            incarnation: row.incarnation,
+            is_voter: row.is_voter,
+            peer_address: row.peer_address.to_owned(),
+            client_address: row.client_address.to_owned(),
+        };
+        Membership { node_max: members.node_max, members: members.members.iter().map(listed).collect() }
+    }
+
+    /// Hands the list out as a message carries it.
+    pub(crate) fn with_rows<T>(&self, take: impl FnOnce(&Members<'_>) -> T) -> T {
+        let rows: Vec<MemberRow<'_>> = self.members.iter().map(Listed::row).collect();
+        take(&Members { node_max: self.node_max, members: Rows::Slice(&rows) })
+    }
+
+    /// Reads a list that [`Membership::with_rows`] has put.
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Decoded<Membership> {
+        Members::read(reader).map(|members| Membership::of(&members))
+    }
+
+    /// The highest id that any member ever had.
+    pub fn node_max(&self) -> NodeId {
+        self.node_max
+    }
+
+    /// The members, by id.
+    pub fn members(&self) -> &[Listed] {
+        &self.members
+    }
+
+    /// A member, if the node is one.
+    pub fn get(&self, node: NodeId) -> Option<&Listed> {
+        let at = self.members.binary_search_by_key(&node, |member| member.node).ok()?;
+        Some(&self.members[at])
+    }
+
+    /// Whether a node votes.
+    pub fn is_voter(&self, node: NodeId) -> bool {
+        self.get(node).is_some_and(|member| member.is_voter)
+    }
+
+    /// The voters, by id.
+    pub fn voters(&self) -> impl Iterator<Item = NodeId> {
+        self.members.iter().filter(|member| member.is_voter).map(|member| member.node)
+    }
+
+    /// How many voters are a majority.
+    pub fn majority(&self) -> usize {
+        self.voters().count() / 2 + 1
+    }
+
+    /// Whether the node was a member before, and is none for ever.
+    pub fn has_removed(&self, node: NodeId) -> bool {
+        node <= self.node_max && self.get(node).is_none()
+    }
+
+    /// The list after a change; the same one when there is nothing to change, so that a request may be sent again.
+    ///
+    /// # Errors
+    /// When there can be no such list.
+    pub(crate) fn changed(&self, change: &MemberChange<'_>) -> Result<Membership, MemberObjection> {
+        let node = change.node();
+        if node == NodeId(0) {
+            return Err(MemberObjection::Nobody);
+        }
+        let mut next = self.clone();
+        let at = self.members.binary_search_by_key(&node, |member| member.node);
+        match (change, at) {
+            (MemberChange::AddLearner { incarnation, peer_address, client_address, .. }, at) => {
+                let learner = Listed {
+                    node,
+                    incarnation: *incarnation,
+                    is_voter: false,
+                    peer_address: (*peer_address).to_owned(),
+                    client_address: (*client_address).to_owned(),
+                };
+                if at.is_ok_and(|at| Listed { is_voter: false, ..self.members[at].clone() } == learner) {
+                    return Ok(next);
+                }
+                if node <= self.node_max && !mutant::is(Mutant::NodeIdReused) {
+                    return Err(MemberObjection::IdTaken { free: u32::from(self.node_max.0) + 1 });
+                }
+                if peer_address.is_empty() || client_address.is_empty() {
+                    return Err(MemberObjection::NoAddress);
+                }
+                if self.members.len() >= MEMBERS_MAX {
+                    return Err(MemberObjection::Full);
+                }
+                let at = self.members.partition_point(|member| member.node < node);
+                next.members.insert(at, learner);
+                next.node_max = next.node_max.max(node);
+            }
+            (MemberChange::Promote { .. }, Ok(at)) => next.members[at].is_voter = true,
+            (MemberChange::Remove { .. }, Ok(at)) => {
+                next.members.remove(at);
+            }
+            (MemberChange::SetAddresses { peer_address, client_address, .. }, Ok(at)) => {
+                if peer_address.is_empty() || client_address.is_empty() {
+                    return Err(MemberObjection::NoAddress);
+                }
+                (*peer_address).clone_into(&mut next.members[at].peer_address);
+                (*client_address).clone_into(&mut next.members[at].client_address);
+            }
+            (MemberChange::Remove { .. }, Err(_)) if self.has_removed(node) => {}
+            (
+                MemberChange::Promote { .. }
+                | MemberChange::Remove { .. }
+                | MemberChange::SetAddresses { .. },
+                Err(_),
+            ) => return Err(MemberObjection::NotMember(node)),
+        }
+        Ok(next)
+    }
+}
+
+/// The lists of a log: the one that is known to be committed, and those of the entries behind it, which count already.
+#[derive(Clone, Debug)]
+pub(crate) struct MembershipHistory {
+    /// The list of the last entry that is known to be committed and has one; 0 for the birth.
+    committed: (LogIndex, Membership),
+    newer: Vec<(LogIndex, Membership)>,
+}
+
+impl MembershipHistory {
+    pub(crate) fn new(committed: Membership) -> MembershipHistory {
+        MembershipHistory { committed: (LogIndex(0), committed), newer: Vec::new() }
+    }
+
+    /// The one that counts: the newest in the log, committed or not (Raft dissertation, section 4.1).
+    pub(crate) fn current(&self) -> &Membership {
+        &self.newer.last().unwrap_or(&self.committed).1
+    }
+
+    pub(crate) fn committed(&self) -> &Membership {
+        &self.committed.1
+    }
+
+    /// Whether the newest one is not known to be committed.
+    pub(crate) fn is_changing(&self) -> bool {
+        !self.newer.is_empty()
+    }
+
+    /// All of them, the newest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Membership> {
+        self.newer.iter().rev().chain(std::iter::once(&self.committed)).map(|(_, list)| list)
+    }
+
+    pub(crate) fn push(&mut self, index: LogIndex, list: Membership) {
+        self.newer.push((index, list));
+    }
+
+    /// The entries from `first` on are gone. Says whether another list counts now.
+    pub(crate) fn truncate_from(&mut self, first: LogIndex) -> bool {
+        let before = self.newer.len();
+        self.newer.retain(|(index, _)| *index < first);
+        self.newer.len() < before
+    }
+
+    /// The log is committed through here. Says whether that is news about a list.
+    pub(crate) fn commit(&mut self, through: LogIndex) -> bool {
+        let count = self.newer.partition_point(|(index, _)| *index <= through);
+        let Some(last) = self.newer.drain(..count).next_back() else { return false };
+        self.committed = last;
+        true
+    }
+
+    /// The state of a snapshot has replaced what the log said through its index; `is_log_kept` tells whether the log goes
+    /// on with the entries that it had.
+    pub(crate) fn install(&mut self, index: LogIndex, list: Option<Membership>, is_log_kept: bool) {
+        self.newer.retain(|(at, _)| is_log_kept && *at > index);
+        if let Some(list) = list {
+            self.committed = (index, list);
+        }
+    }
+
+    /// The birth has said who the members are.
+    pub(crate) fn begin(&mut self, list: Membership) {
+        if self.committed.0 == LogIndex(0) {
+            self.committed.1 = list;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn birth(ids: &[u16]) -> Membership {
+        let member = |id: &u16| MemberIncarnation {
+            node: NodeId(*id),
+            incarnation: Incarnation([id.to_le_bytes()[0]; 16]),
+        };
+        Membership::of_birth(&ids.iter().map(member).collect::<Vec<_>>())
+    }
+
+    fn learner(id: u16) -> MemberChange<'static> {
+        MemberChange::AddLearner {
+            node: NodeId(id),
+            incarnation: Incarnation([id.to_le_bytes()[0]; 16]),
+            peer_address: "10.0.0.4:7500",
+            client_address: "10.0.0.4:7400",
+        }
+    }
+
+    #[test]
+    fn an_id_is_given_once_ever() {
+        let list = birth(&[1, 2, 3]);
+        let list = list.changed(&learner(7)).unwrap();
+        assert!(!list.is_voter(NodeId(7)));
+        let list = list.changed(&MemberChange::Remove { node: NodeId(7) }).unwrap();
+        assert!(list.has_removed(NodeId(7)) && list.has_removed(NodeId(5)) && !list.has_removed(NodeId(8)));
+        for id in [7, 5, 1] {
+            assert_eq!(list.changed(&learner(id)), Err(MemberObjection::IdTaken { free: 8 }));
+        }
+        assert!(list.changed(&learner(8)).is_ok());
+    }
+
+    #[test]
+    fn what_is_so_already_may_be_asked_for_again() {
+        let list = birth(&[1, 2, 3]).changed(&learner(4)).unwrap();
+        assert_eq!(list.changed(&learner(4)).as_ref(), Ok(&list));
+        let promote = MemberChange::Promote { node: NodeId(4) };
+        let promoted = list.changed(&promote).unwrap();
+        assert_eq!(promoted.changed(&promote).as_ref(), Ok(&promoted));
+        assert_eq!(
+            promoted.changed(&learner(4)).as_ref(),
+            Ok(&promoted),
+            "a late repetition takes no vote away"
+        );
+        let remove = MemberChange::Remove { node: NodeId(2) };
+        let removed = promoted.changed(&remove).unwrap();
+        assert_eq!(removed.changed(&remove).as_ref(), Ok(&removed));
+        assert_eq!((removed.majority(), promoted.majority()), (2, 3));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let list = birth(&[1, 2, 3]);
+        let unknown = MemberChange::Promote { node: NodeId(9) };
+        assert_eq!(list.changed(&unknown), Err(MemberObjection::NotMember(NodeId(9))));
+        assert_eq!(list.changed(&learner(0)), Err(MemberObjection::Nobody));
+        let nowhere = MemberChange::SetAddresses { node: NodeId(1), peer_address: "", client_address: "x" };
+        assert_eq!(list.changed(&nowhere), Err(MemberObjection::NoAddress));
+    }
+
+    #[test]
+    fn the_newest_list_counts_and_goes_with_its_entry() {
+        let one = birth(&[1, 2, 3]);
+        let two = one.changed(&learner(4)).unwrap();
+        let mut history = MembershipHistory::new(one.clone());
+        history.push(LogIndex(5), two.clone());
+        assert_eq!((history.current(), history.committed()), (&two, &one));
+        assert!(history.truncate_from(LogIndex(5)) && !history.is_changing());
+        assert_eq!(history.current(), &one);
+        history.push(LogIndex(5), two.clone());
+        assert!(!history.commit(LogIndex(4)) && history.commit(LogIndex(6)));
+        assert_eq!(history.committed(), &two);
+    }
+}

@@ -1,0 +1,266 @@
+//! Members that come and go (Raft dissertation, sections 4.1 and 4.2; ARCHITECTURE section 4.1, "Membership").
+//!
+//! Invariant: the newest list in the log counts from its append on, and with its entry it is taken back; one voter is
+//! added or removed at a time, by a leader that has committed an entry of its own term and nothing else of this kind on
+//! its way; nothing is begun that would leave the cell without a majority that is heard. Whoever is not in the list
+//! that counts may speak, because this node's may be old, and gets neither entries nor a say. Deliberately absent: the
+//! list itself, and who else is told of it.
+
+use lockstep_wire::entry::Command;
+use lockstep_wire::mutant::{self, Mutant};
+use lockstep_wire::peer::{CellHello, PeerRefusal};
+use lockstep_wire::{LogIndex, MemberChange, Members, NodeId};
+
+use super::{Peer, Raft, RaftEvent, Role};
+use crate::members::{Listed, MemberObjection, Membership};
+use crate::{Effects, Time};
+
+/// Entries that a learner may lack and yet be promoted: what a leader makes in a moment.
+const LAG_MAX: u64 = 4_096;
+/// Nodes that are not members and may say who they are nevertheless.
+const GUESTS_MAX: usize = 16;
+
+impl Raft {
+    /// The members, as the newest list in the log says.
+    pub fn membership(&self) -> &Membership {
+        self.memberships.current()
+    }
+
+    /// Whether the newest list is not known to be committed.
+    pub fn is_membership_changing(&self) -> bool {
+        self.memberships.is_changing()
+    }
+
+    /// What is known of a node: the newest list that it is in, or was in until lately.
+    pub fn listed(&self, node: NodeId) -> Option<&Listed> {
+        self.memberships.iter().find_map(|list| list.get(node))
+    }
+
+    /// The other nodes that this one talks to: members, those whose removal is not certain, and guests.
+    pub fn peers(&self) -> impl Iterator<Item = NodeId> {
+        self.peers.iter().map(|peer| peer.node)
+    }
+
+    pub(super) fn is_voter(&self, node: NodeId) -> bool {
+        self.memberships.current().is_voter(node)
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        self.memberships.current().majority()
+    }
+
+    /// The other voters.
+    pub(super) fn voters(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().filter(|peer| peer.is_voter)
+    }
+
+    /// Changes who the members are; nothing is done when they are so already. Tells where the entry is.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn change_members(
+        &mut self,
+        change: &MemberChange<'_>,
+        now: Time,
+        fx: &mut Effects,
+    ) -> Result<Option<LogIndex>, MemberObjection> {
+        assert!(self.is_serving(), "only a leader that has committed an entry of its term changes members");
+        if self.memberships.is_changing() {
+            return Err(MemberObjection::ChangeUnderWay);
+        }
+        let next = self.memberships.current().changed(change)?;
+        if next == *self.memberships.current() {
+            return Ok(None);
+        }
+        self.object_to(change, &next, now)?;
+        let mut payload = Vec::new();
+        next.with_rows(|members| Command::Members(*members).encode(&mut payload));
+        let index = self.propose(now, fx, |out| out.extend_from_slice(&payload));
+        index.map(Some).ok_or(MemberObjection::ChangeUnderWay)
+    }
+
+    /// Why a change that could be made must not be made now.
+    fn object_to(
+        &self,
+        change: &MemberChange<'_>,
+        next: &Membership,
+        now: Time,
+    ) -> Result<(), MemberObjection> {
+        match change {
+            MemberChange::AddLearner { .. } | MemberChange::SetAddresses { .. } => return Ok(()),
+            MemberChange::Promote { node } => {
+                let progress = self.peer_at(*node).filter(|at| self.is_reachable(*at));
+                let progress = progress.map(|at| &self.peers[at].progress);
+                let Some(progress) = progress.filter(|_| self.is_heard(*node, now)) else {
+                    return Err(MemberObjection::Silent(*node));
+                };
+                let lag = self.log.last_index().0 - progress.matched.0;
+                if lag > LAG_MAX || progress.waits_for_snapshot() {
+                    return Err(MemberObjection::NotCaughtUp { node: *node, lag });
+                }
+            }
+            MemberChange::Remove { node } if *node == self.config.node => {
+                return Err(MemberObjection::Leads(*node));
+            }
+            MemberChange::Remove { .. } => {}
+        }
+        let voters = next.voters().count();
+        let heard = next.voters().filter(|node| self.is_heard(*node, now)).count();
+        match heard >= next.majority() {
+            true => Ok(()),
+            false => Err(MemberObjection::NoMajority { heard, voters }),
+        }
+    }
+
+    /// Whether a node is this one, or was heard within an election timeout over a link that stands.
+    fn is_heard(&self, node: NodeId, now: Time) -> bool {
+        node == self.config.node
+            || self.peer_at(node).is_some_and(|at| {
+                self.is_reachable(at)
+                    && now.since(self.peers[at].progress.heard_at) <= self.config.election_max
+            })
+    }
+
+    /// The entry at `index`, which was just appended, may be a list of members.
+    pub(super) fn note_members(&mut self, index: LogIndex, now: Time) {
+        let payload = self.log.payload(index).expect("an entry is in memory when it is made");
+        if let Some(members) = Members::in_entry(payload) {
+            let members = members.expect("a leader appends whole lists only, and frames are checked");
+            let list = Membership::of(&members);
+            self.memberships.push(index, list);
+            self.on_members_changed(now);
+        }
+    }
+
+    pub(super) fn truncate_members(&mut self, first: LogIndex, now: Time) {
+        if self.memberships.truncate_from(first) {
+            self.on_members_changed(now);
+        }
+    }
+
+    /// The state of a snapshot through `index` has taken the place of this node's.
+    pub(super) fn install_members(
+        &mut self,
+        index: LogIndex,
+        list: Option<Membership>,
+        is_log_kept: bool,
+        now: Time,
+    ) {
+        if !mutant::is(Mutant::MembershipKeptAtInstall) {
+            self.memberships.install(index, list, is_log_kept);
+            self.on_members_changed(now);
+        }
+    }
+
+    /// Another list counts, or it is known who the members were at the birth: peers are made of it anew. What is known
+    /// of those who stay is kept.
+    pub(super) fn on_members_changed(&mut self, now: Time) {
+        let mut former = std::mem::take(&mut self.peers);
+        let mut nodes: Vec<NodeId> = self
+            .memberships
+            .iter()
+            .flat_map(|list| list.members().iter().map(|member| member.node))
+            .collect();
+        nodes.extend(former.iter().filter(|peer| peer.is_linked).map(|peer| peer.node));
+        if !self.is_born() {
+            nodes.extend(self.config.members.iter());
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.retain(|node| *node != self.config.node);
+        for node in nodes {
+            let mut peer = match former.iter().position(|peer| peer.node == node) {
+                Some(at) => former.swap_remove(at),
+                None => {
+                    let mut peer = Peer::new(node);
+                    peer.progress.restart(self.log.last_index(), now);
+                    peer
+                }
+            };
+            let list = self.memberships.current();
+            peer.is_voter = list.is_voter(node);
+            let was_member = std::mem::replace(&mut peer.is_member, list.get(node).is_some());
+            if peer.is_member && !was_member {
+                peer.progress.restart(self.log.last_index(), now);
+            }
+            let is_other = |hello: &CellHello| {
+                let is_other =
+                    self.listed(node).is_some_and(|member| member.incarnation != hello.incarnation);
+                is_other && !mutant::is(Mutant::WipedNodeVotes)
+            };
+            if self.birth.is_decided() && peer.hello.as_ref().is_some_and(is_other) {
+                peer.hello = None;
+                peer.is_refused = true;
+            }
+            self.peers.push(peer);
+        }
+        self.leading.installing = self
+            .leading
+            .installing
+            .filter(|installing| self.memberships.current().get(installing.to()).is_some());
+        self.events.push_back(RaftEvent::MembersChanged);
+    }
+
+    /// The log is committed further: a list may be certain now, and with it who is a member no more.
+    pub(super) fn commit_members(&mut self, now: Time) {
+        if self.memberships.commit(self.committed) {
+            self.are_farewells_due = true;
+            self.on_members_changed(now);
+        }
+    }
+
+    /// Tells those who were removed for certain; they ask nothing any more.
+    pub(super) fn say_farewells(&mut self, fx: &mut Effects) {
+        if !std::mem::take(&mut self.are_farewells_due) {
+            return;
+        }
+        for at in 0..self.peers.len() {
+            let node = self.peers[at].node;
+            if self.is_surely_removed(node) && self.peers[at].hello.take().is_some() {
+                self.peers[at].is_refused = true;
+                self.refuse(node, PeerRefusal::Removed, fx);
+            }
+        }
+    }
+
+    pub(super) fn is_surely_removed(&self, node: NodeId) -> bool {
+        self.memberships.committed().has_removed(node) && self.listed(node).is_none()
+    }
+
+    /// Another member says that this node was removed: that is certain, and for ever.
+    pub(super) fn on_removed(&mut self, now: Time) {
+        if !self.is_removed {
+            self.step_down("this node was removed from the cell", now);
+            self.is_removed = true;
+            self.election_at = Time::NEVER;
+            self.events.push_back(RaftEvent::Removed);
+        }
+    }
+
+    /// A node that this one does not know has linked up; it may be a member by a list that is not here yet.
+    pub(super) fn add_guest(&mut self, node: NodeId) -> Option<usize> {
+        let guests = self.peers.iter().filter(|peer| !peer.is_member).count();
+        if node == self.config.node || node == NodeId(0) || guests >= GUESTS_MAX {
+            return None;
+        }
+        let at = self.peers.partition_point(|peer| peer.node < node);
+        self.peers.insert(at, Peer::new(node));
+        self.events.push_back(RaftEvent::MembersChanged);
+        Some(at)
+    }
+
+    /// The link to a node that nothing else is known of broke.
+    pub(super) fn drop_if_guest(&mut self, at: usize) {
+        let node = self.peers[at].node;
+        let is_configured = !self.is_born() && self.config.members.contains(&node);
+        if self.listed(node).is_none() && !is_configured {
+            self.peers.remove(at);
+            self.events.push_back(RaftEvent::MembersChanged);
+        }
+    }
+
+    /// Whether this node may stand for election.
+    pub(super) fn may_campaign(&self) -> bool {
+        !self.is_removed && self.is_voter(self.config.node) && self.role != Role::Leader
+    }
+}

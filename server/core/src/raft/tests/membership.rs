@@ -1,0 +1,227 @@
+//! Members that come and go: learners, promotion, removal, replacement, and what is taken back.
+
+use lockstep_wire::{Incarnation, LogIndex, MemberChange, NodeId};
+
+use super::cluster::Cluster;
+use crate::Span;
+use crate::members::MemberObjection;
+
+const SECOND: Span = Span::from_ms(1_000);
+
+type Outcome = Result<Option<LogIndex>, MemberObjection>;
+
+fn change(cluster: &mut Cluster, change: &MemberChange<'_>) -> Outcome {
+    let leader = cluster.serving_leader().expect("somebody serves");
+    cluster.step(leader, |raft, now, fx| raft.change_members(change, now, fx)).expect("the leader runs")
+}
+
+fn learner(cluster: &mut Cluster, node: NodeId) -> MemberChange<'static> {
+    let incarnation = cluster.member(node.0).incarnation;
+    MemberChange::AddLearner { node, incarnation, peer_address: "peer", client_address: "client" }
+}
+
+/// Does it, and waits until everybody who is a member then knows that it is committed.
+fn must_change(cluster: &mut Cluster, wish: &MemberChange<'_>) {
+    assert!(matches!(change(cluster, wish), Ok(Some(_))), "{wish:?}");
+    cluster.run_for(Span::from_ms(200));
+    let leader = cluster.serving_leader().expect("somebody serves");
+    assert!(!cluster.raft(leader.0).is_membership_changing(), "{wish:?} is committed");
+}
+
+fn add(cluster: &mut Cluster) -> NodeId {
+    let node = cluster.add_node();
+    let wish = learner(cluster, node);
+    must_change(cluster, &wish);
+    node
+}
+
+fn voters(cluster: &Cluster, node: NodeId) -> Vec<u16> {
+    cluster.raft(node.0).membership().voters().map(|node| node.0).collect()
+}
+
+#[test]
+fn a_learner_catches_up_and_counts_only_once_it_is_promoted() {
+    let mut cluster = Cluster::serving(3, 1);
+    let leader = cluster.serving_leader().unwrap();
+    for _ in 0..100 {
+        cluster.propose(leader, b"some work");
+    }
+    let learner = add(&mut cluster);
+    assert_eq!(cluster.raft(learner.0).role_name(), "learner");
+    assert_eq!(cluster.raft(learner.0).last_index(), cluster.raft(leader.0).last_index());
+    assert_eq!(cluster.raft(leader.0).majority(), 2);
+    must_change(&mut cluster, &MemberChange::Promote { node: learner });
+    assert_eq!(voters(&cluster, leader), [1, 2, 3, 4]);
+    assert_eq!(voters(&cluster, learner), [1, 2, 3, 4]);
+    assert_eq!(cluster.raft(learner.0).role_name(), "follower");
+    // Three of four: two are not enough any more.
+    let others: Vec<NodeId> = cluster.nodes().into_iter().filter(|node| *node != leader).collect();
+    cluster.crash(others[0]);
+    let index = cluster.propose(leader, b"with three").unwrap();
+    cluster.run_for(Span::from_ms(50));
+    assert!(cluster.raft(leader.0).committed() >= index);
+    cluster.crash(others[1]);
+    let index = cluster.propose(leader, b"with two").unwrap();
+    cluster.run_for(Span::from_ms(50));
+    assert!(cluster.raft(leader.0).committed() < index);
+}
+
+#[test]
+fn a_learner_that_loses_its_leader_does_not_campaign() {
+    let mut cluster = Cluster::serving(3, 2);
+    let learner = add(&mut cluster);
+    let term = cluster.raft(learner.0).term();
+    cluster.isolate(learner);
+    cluster.run_for(Span::from_ms(10_000));
+    assert_eq!(cluster.raft(learner.0).term(), term);
+    assert_eq!(cluster.raft(learner.0).role_name(), "learner");
+}
+
+#[test]
+fn a_dead_node_is_replaced_by_one_with_a_new_id() {
+    let mut cluster = Cluster::serving(3, 3);
+    let leader = cluster.serving_leader().unwrap();
+    let others: Vec<NodeId> = cluster.nodes().into_iter().filter(|node| *node != leader).collect();
+    let (dead, left) = (others[0], others[1]);
+    cluster.crash(dead);
+    cluster.run_for(Span::from_ms(100));
+    let new = add(&mut cluster);
+    must_change(&mut cluster, &MemberChange::Promote { node: new });
+    must_change(&mut cluster, &MemberChange::Remove { node: dead });
+    // The cell bears the loss of one again.
+    cluster.crash(left);
+    let index = cluster.propose(leader, b"with the new one").unwrap();
+    cluster.run_for(Span::from_ms(100));
+    assert!(cluster.raft(leader.0).committed() >= index);
+    cluster.crash(leader);
+    cluster.start(left);
+    assert_ne!(cluster.run_until_serving(Span::from_ms(10_000)), dead);
+}
+
+#[test]
+fn a_removed_node_learns_it_and_disturbs_nobody() {
+    let mut cluster = Cluster::serving(3, 4);
+    let leader = cluster.serving_leader().unwrap();
+    let removed = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    cluster.begin_trace();
+    must_change(&mut cluster, &MemberChange::Remove { node: removed });
+    assert!(cluster.end_trace().contains(&format!("{removed}    removed")));
+    assert_eq!(cluster.raft(removed.0).role_name(), "removed");
+    let term = cluster.raft(leader.0).term();
+    // Also when it was away, and its own log knows nothing of it.
+    cluster.crash(removed);
+    cluster.start(removed);
+    cluster.run_for(Span::from_ms(5_000));
+    assert_eq!(cluster.raft(removed.0).role_name(), "removed");
+    assert_eq!((cluster.serving_leader(), cluster.raft(leader.0).term()), (Some(leader), term));
+}
+
+#[test]
+fn what_would_cost_the_majority_is_refused() {
+    let mut cluster = Cluster::serving(3, 5);
+    let leader = cluster.serving_leader().unwrap();
+    let others: Vec<NodeId> = cluster.nodes().into_iter().filter(|node| *node != leader).collect();
+    assert_eq!(
+        change(&mut cluster, &MemberChange::Remove { node: leader }),
+        Err(MemberObjection::Leads(leader))
+    );
+    cluster.crash(others[0]);
+    cluster.run_for(Span::from_ms(1_100));
+    assert_eq!(
+        change(&mut cluster, &MemberChange::Remove { node: others[1] }),
+        Err(MemberObjection::NoMajority { heard: 1, voters: 2 })
+    );
+    let node = cluster.add_node();
+    cluster.crash(node);
+    let wish = learner(&mut cluster, node);
+    must_change(&mut cluster, &wish);
+    assert_eq!(change(&mut cluster, &MemberChange::Promote { node }), Err(MemberObjection::Silent(node)));
+    assert_eq!(change(&mut cluster, &wish), Ok(None), "asked again");
+}
+
+#[test]
+fn one_change_at_a_time_and_no_id_twice() {
+    let mut cluster = Cluster::serving(3, 6);
+    let (one, two) = (cluster.add_node(), cluster.add_node());
+    let (first, second) = (learner(&mut cluster, one), learner(&mut cluster, two));
+    assert!(change(&mut cluster, &first).is_ok());
+    assert_eq!(change(&mut cluster, &second), Err(MemberObjection::ChangeUnderWay));
+    cluster.run_for(Span::from_ms(100));
+    must_change(&mut cluster, &second);
+    must_change(&mut cluster, &MemberChange::Remove { node: two });
+    assert_eq!(change(&mut cluster, &second), Err(MemberObjection::IdTaken { free: 6 }));
+    let life = MemberChange::AddLearner {
+        node: two,
+        incarnation: Incarnation([99; 16]),
+        peer_address: "peer",
+        client_address: "client",
+    };
+    assert_eq!(change(&mut cluster, &life), Err(MemberObjection::IdTaken { free: 6 }));
+}
+
+#[test]
+fn a_change_that_does_not_commit_is_taken_back_with_its_entry() {
+    let mut cluster = Cluster::serving(3, 7);
+    let old = cluster.serving_leader().unwrap();
+    let removed = cluster.nodes().into_iter().find(|node| *node != old).unwrap();
+    cluster.isolate(old);
+    assert!(change(&mut cluster, &MemberChange::Remove { node: removed }).is_ok());
+    assert_eq!(voters(&cluster, old).len(), 2, "it counts at once");
+    cluster.run_until(Span::from_ms(10_000), "no other leader", |cluster| {
+        cluster.serving_leader().is_some_and(|leader| leader != old)
+    });
+    let leader = cluster.serving_leader().unwrap();
+    cluster.propose(leader, b"in the place of the change").unwrap();
+    cluster.run_for(Span::from_ms(100));
+    cluster.cut.clear();
+    cluster.run_for(Span::from_ms(3_000));
+    assert_eq!(voters(&cluster, old), [1, 2, 3]);
+    assert!(!cluster.raft(old.0).is_membership_changing());
+    assert_ne!(cluster.raft(removed.0).role_name(), "removed");
+}
+
+#[test]
+fn a_member_that_was_away_follows_a_leader_that_it_does_not_know() {
+    let mut cluster = Cluster::serving(3, 8);
+    let leader = cluster.serving_leader().unwrap();
+    let away = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    cluster.crash(away);
+    let new = add(&mut cluster);
+    must_change(&mut cluster, &MemberChange::Promote { node: new });
+    cluster.step(leader, |raft, now, fx| assert!(raft.transfer(new, now, fx)));
+    cluster.run_until(SECOND, "no hand-over", |cluster| cluster.serving_leader() == Some(new));
+    cluster.start(away);
+    cluster.run_for(Span::from_ms(2_000));
+    assert_eq!(cluster.serving_leader(), Some(new));
+    assert_eq!(cluster.raft(away.0).leader(), Some(new));
+    assert_eq!(voters(&cluster, away), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_node_knows_the_members_after_a_restart() {
+    let mut cluster = Cluster::serving(3, 9);
+    let new = add(&mut cluster);
+    must_change(&mut cluster, &MemberChange::Promote { node: new });
+    for node in cluster.nodes() {
+        cluster.crash(node);
+    }
+    for node in [2, 3, 4].map(NodeId) {
+        cluster.start(node);
+        assert_eq!(voters(&cluster, node), [1, 2, 3, 4]);
+    }
+    cluster.run_until_serving(Span::from_ms(10_000));
+}
+
+#[test]
+fn a_new_node_under_a_wiped_members_id_does_not_join() {
+    let mut cluster = Cluster::serving(3, 10);
+    let new = add(&mut cluster);
+    cluster.wipe(new);
+    cluster.run_for(Span::from_ms(10));
+    cluster.start(new);
+    cluster.run_for(Span::from_ms(2_000));
+    let leader = cluster.serving_leader().unwrap();
+    assert!(!cluster.raft(leader.0).accepts(new));
+    let reports = &cluster.member(leader.0).reports;
+    assert!(reports.iter().any(|report| report.contains("formatted again")), "{reports:?}");
+}
