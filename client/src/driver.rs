@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::clock;
 use crate::core::{
     AcquireOptions, Action, CallId, ClientConfig, ClientCore, Condition, ConnectionId, Event, Failure, Loss,
-    Outcome, RouteInfo, SessionKey,
+    MemberWish, Outcome, RouteInfo, SessionKey,
 };
 use crate::error::Error;
 use crate::guard::Guard;
@@ -56,6 +56,11 @@ pub(crate) enum Command {
         session: SessionKey,
         answer: Option<Answer<Outcome>>,
     },
+    ChangeMembers {
+        wish: MemberWish,
+        answer: Answer<Outcome>,
+        what: String,
+    },
     TransferLeader {
         to: NodeId,
         answer: Answer<Outcome>,
@@ -74,6 +79,7 @@ pub(crate) enum Read {
     Lock { name: String },
     Session { session: SessionKey },
     Status,
+    Members,
     Routes,
 }
 
@@ -251,6 +257,10 @@ impl Driver {
                 let call = self.core.close_session(session, now);
                 self.wait_plain(call, answer, "closing the session".to_owned());
             }
+            Command::ChangeMembers { wish, answer, what } => {
+                let call = self.core.change_members(wish, now);
+                self.wait_plain(call, Some(answer), what);
+            }
             Command::TransferLeader { to, answer, what } => {
                 let call = self.core.transfer_leader(to, now);
                 self.wait_plain(call, Some(answer), what);
@@ -261,6 +271,7 @@ impl Driver {
                     Read::Lock { name } => self.core.get_lock(&name, now),
                     Read::Session { session } => self.core.get_session(session, now),
                     Read::Status => self.core.status(now),
+                    Read::Members => self.core.members(now),
                     Read::Routes => self.core.routes(now),
                 };
                 self.wait_plain(call, Some(answer), what);

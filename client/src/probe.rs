@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockstep_wire::{CellId, NodeId, Term};
 
 use crate::client::{call_timeout_ms, seed};
-use crate::core::{ClientConfig, Outcome, RouteInfo, StatusInfo};
+use crate::core::{ClientConfig, MemberWish, MembersInfo, Outcome, RouteInfo, StatusInfo};
 use crate::driver::{Answer, Command, Read, start};
 use crate::error::Error;
 use crate::session::odd;
@@ -18,6 +18,32 @@ pub async fn status_of(endpoint: &str, cell: CellId, timeout: Duration) -> Resul
     let what = format!("asking {endpoint} for the status of cell {cell}");
     match read(vec![endpoint.to_owned()], cell, timeout, Read::Status, &what).await? {
         Outcome::Status(status) => Ok(status),
+        other => Err(odd(&what, &other)),
+    }
+}
+
+/// Asks one member who the members of a cell are, as that member knows it.
+pub async fn members_of(endpoint: &str, cell: CellId, timeout: Duration) -> Result<MembersInfo, Error> {
+    let what = format!("asking {endpoint} for the members of cell {cell}");
+    match read(vec![endpoint.to_owned()], cell, timeout, Read::Members, &what).await? {
+        Outcome::Members(members) => Ok(members),
+        other => Err(odd(&what, &other)),
+    }
+}
+
+/// Asks one member, which should lead the cell, to change who the members are. It is asked once; a change that has been made
+/// may be asked for again.
+pub async fn change_members(
+    endpoint: &str,
+    cell: CellId,
+    wish: MemberWish,
+    timeout: Duration,
+) -> Result<(), Error> {
+    let what = format!("changing the members of cell {cell}");
+    let config = config(vec![endpoint.to_owned()], cell, timeout)?;
+    let config = ClientConfig { try_timeout_ms: config.call_timeout_ms, ..config };
+    match ask(config, &what, |answer| Command::ChangeMembers { wish, answer, what: what.clone() }).await? {
+        Outcome::MembersChanged => Ok(()),
         other => Err(odd(&what, &other)),
     }
 }

@@ -325,6 +325,10 @@ pub struct MembersView<'a> {
     pub node: NodeId,
     /// The life of its data directory: what it is to be added under.
     pub incarnation: Incarnation,
+    /// Where it serves members, as its own configuration says.
+    pub peer_address: &'a str,
+    /// Where it serves clients, likewise.
+    pub client_address: &'a str,
     /// The leader it knows; 0 for none.
     pub leader: NodeId,
     /// Where that leader serves clients; empty when not known.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use lockstep_wire::request::Mode;
-use lockstep_wire::{FencingToken, NodeId, Owner, RequestId, SessionId};
+use lockstep_wire::{FencingToken, Incarnation, MemberChange, NodeId, Owner, RequestId, SessionId};
 
 use super::outcome::{CallId, SessionKey};
 use super::time::Time;
@@ -26,6 +26,62 @@ pub struct AcquireOptions {
     pub wait_ms: u32,
     /// What others see on the lock; 1 KiB at most.
     pub data: Vec<u8>,
+}
+
+/// How the members of a cell are to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberWish {
+    /// Adds a node that gets the log and has no vote.
+    AddLearner {
+        /// The node.
+        node: NodeId,
+        /// The life of its data directory.
+        incarnation: Incarnation,
+        /// Where it serves members.
+        peer_address: String,
+        /// Where it serves clients.
+        client_address: String,
+    },
+    /// Gives a learner that has caught up its vote.
+    Promote {
+        /// The learner.
+        node: NodeId,
+    },
+    /// Takes a member out, for ever.
+    Remove {
+        /// The member.
+        node: NodeId,
+    },
+    /// Says where a member serves from now on.
+    SetAddresses {
+        /// The member.
+        node: NodeId,
+        /// Where it serves members.
+        peer_address: String,
+        /// Where it serves clients.
+        client_address: String,
+    },
+}
+
+impl MemberWish {
+    /// As a request carries it.
+    pub(super) fn as_change(&self) -> MemberChange<'_> {
+        match self {
+            MemberWish::AddLearner { node, incarnation, peer_address, client_address } => {
+                MemberChange::AddLearner {
+                    node: *node,
+                    incarnation: *incarnation,
+                    peer_address,
+                    client_address,
+                }
+            }
+            MemberWish::Promote { node } => MemberChange::Promote { node: *node },
+            MemberWish::Remove { node } => MemberChange::Remove { node: *node },
+            MemberWish::SetAddresses { node, peer_address, client_address } => {
+                MemberChange::SetAddresses { node: *node, peer_address, client_address }
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -66,6 +122,8 @@ pub(super) enum Body {
         token: FencingToken,
     },
     Status,
+    Members,
+    ChangeMembers(MemberWish),
     Transfer {
         to: NodeId,
     },
@@ -80,14 +138,21 @@ impl Body {
             Body::Open
             | Body::Close
             | Body::Transfer { .. }
+            | Body::ChangeMembers(_)
             | Body::Check { .. }
             | Body::GetLock { .. }
             | Body::GetSession { .. }
             | Body::Reconcile { .. }
             | Body::Verify { .. }
             | Body::Status
+            | Body::Members
             | Body::Routes => false,
         }
+    }
+
+    /// Whether it is for whoever asked to say if it is asked again: another member may be the one to ask by then.
+    pub(super) fn is_asked_once(&self) -> bool {
+        matches!(self, Body::Transfer { .. } | Body::ChangeMembers(_))
     }
 
     /// Whether its answer comes with an entry of the log, and so no sooner than disks allow.
@@ -104,12 +169,14 @@ impl Body {
             | Body::Reconcile { .. }
             | Body::Verify { .. }
             | Body::Status
+            | Body::Members
             | Body::Routes => true,
             Body::Open
             | Body::Close
             | Body::Acquire { .. }
             | Body::Cancel { .. }
             | Body::Release { .. }
+            | Body::ChangeMembers(_)
             | Body::Transfer { .. } => false,
         }
     }

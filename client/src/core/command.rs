@@ -9,7 +9,7 @@ use lockstep_wire::limit::{DATA_BYTES_MAX, WAIT_MS_MAX};
 use lockstep_wire::reply::EndReason;
 use lockstep_wire::{FencingToken, Name, NodeId, Nonce, SessionId};
 
-use super::call::{AcquireOptions, Body, Call};
+use super::call::{AcquireOptions, Body, Call, MemberWish};
 use super::outcome::{CallId, Event, Failure, Loss, Outcome, SessionKey};
 use super::session::{BACKLOG_MAX, Session};
 use super::time::Time;
@@ -130,6 +130,16 @@ impl ClientCore {
     /// Asks the member that the core is at, which should lead, to hand over; to whom it thinks best when `to` is 0.
     pub fn transfer_leader(&mut self, to: NodeId, now: Time) -> CallId {
         self.read(Body::Transfer { to }, now)
+    }
+
+    /// Asks the member that the core is at who the members are.
+    pub fn members(&mut self, now: Time) -> CallId {
+        self.read(Body::Members, now)
+    }
+
+    /// Asks the member that the core is at, which should lead, to change who the members are.
+    pub fn change_members(&mut self, wish: MemberWish, now: Time) -> CallId {
+        self.read(Body::ChangeMembers(wish), now)
     }
 
     /// Asks which cell serves which namespace.

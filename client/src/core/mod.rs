@@ -30,10 +30,12 @@ use lockstep_wire::frame::Assembler;
 use lockstep_wire::limit::REPLY_FRAME_BYTES_MAX;
 use lockstep_wire::{CellId, ClusterId, SessionId};
 
-pub use call::AcquireOptions;
+pub use call::{AcquireOptions, MemberWish};
 pub use outcome::{Action, CallId, Condition, ConnectionId, Event, Failure, Loss, Outcome, SessionKey};
 pub use time::Time;
-pub use view::{Claim, Holder, LockInfo, MemberInfo, RouteInfo, SessionInfo, StatusInfo, Waiter};
+pub use view::{
+    Claim, Holder, LockInfo, MemberInfo, MemberState, MembersInfo, RouteInfo, SessionInfo, StatusInfo, Waiter,
+};
 
 use self::call::{Body, Call, Errand, Flight};
 pub(crate) use self::link::shorten;

@@ -7,7 +7,7 @@ use std::fmt;
 use lockstep_wire::reply::{EndReason, Grant};
 use lockstep_wire::{FencingToken, NodeId, RequestId, Status, Term};
 
-use super::view::{LockInfo, RouteInfo, SessionInfo, StatusInfo};
+use super::view::{LockInfo, MembersInfo, RouteInfo, SessionInfo, StatusInfo};
 
 /// A connection, as the core numbers them; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,6 +166,10 @@ pub enum Outcome {
     Session(SessionInfo),
     /// The cell.
     Status(StatusInfo),
+    /// The members.
+    Members(MembersInfo),
+    /// The members are as they were to be.
+    MembersChanged,
     /// Leadership has moved.
     Transferred {
         /// Who leads now.

@@ -219,6 +219,8 @@ impl ClientCore {
                 self.on_reconciled(call, &SessionInfo::from(*view), granted_max);
             }
             (Body::Status, Reply::Status(view)) => self.finish(call, Outcome::Status((*view).into())),
+            (Body::Members, Reply::Members(view)) => self.finish(call, Outcome::Members((*view).into())),
+            (Body::ChangeMembers(_), Reply::Done) => self.finish(call, Outcome::MembersChanged),
             (Body::Transfer { .. }, Reply::Transferred { leader, term }) => {
                 self.finish(call, Outcome::Transferred { leader: *leader, term: *term });
             }
@@ -331,8 +333,8 @@ impl ClientCore {
     fn on_refused(&mut self, call: CallId, refusal: &Refusal<'_>) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let (session, status) = (state.session, refusal.status);
-        if let Body::Transfer { .. } = state.body {
-            return self.on_transfer_refused(call, refusal);
+        if state.body.is_asked_once() {
+            return self.on_refused_once(call, refusal);
         }
         match (status.retry(), status) {
             (Retry::Anywhere, Status::Overloaded | Status::NoSpace) => {
@@ -375,7 +377,7 @@ impl ClientCore {
     }
 
     /// Whoever asked decides whether to ask again: by then another member may lead.
-    fn on_transfer_refused(&mut self, call: CallId, refusal: &Refusal<'_>) {
+    fn on_refused_once(&mut self, call: CallId, refusal: &Refusal<'_>) {
         let was_sent_before = self.calls.get(&call).is_some_and(|state| state.is_in_doubt);
         let failure = if was_sent_before || refusal.status.retry() == Retry::SameRequestId {
             Failure::OutcomeUnknown { trouble: explain(refusal.status, refusal.detail) }

@@ -234,6 +234,8 @@ fn plain<'a>(body: &'a Body, session: SessionId, mutation: Mutation<'a>) -> Requ
         Body::GetSession { of } => Request::GetSession { session: *of },
         Body::Reconcile { .. } => Request::GetSession { session },
         Body::Status => Request::Status,
+        Body::Members => Request::Members,
+        Body::ChangeMembers(wish) => Request::ChangeMembers(wish.as_change()),
         Body::Transfer { to } => Request::TransferLeader { to: *to },
         Body::Routes => Request::Routes,
     }

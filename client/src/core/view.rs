@@ -4,7 +4,9 @@
 
 use lockstep_wire::reply;
 use lockstep_wire::request::Mode;
-use lockstep_wire::{CellId, FencingToken, LogIndex, NodeId, Owner, RequestId, Revision, SessionId, Term};
+use lockstep_wire::{
+    CellId, FencingToken, Incarnation, LogIndex, NodeId, Owner, RequestId, Revision, SessionId, Term,
+};
 
 /// Who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,6 +141,50 @@ pub struct StatusInfo {
     pub members: Vec<MemberInfo>,
 }
 
+/// A member of a cell, and how it gets on, as the node that was asked knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberState {
+    /// The node.
+    pub node: NodeId,
+    /// The life of its data directory.
+    pub incarnation: Incarnation,
+    /// Whether it votes; a learner only gets the log.
+    pub is_voter: bool,
+    /// Where it serves members.
+    pub peer_address: String,
+    /// Where it serves clients.
+    pub client_address: String,
+    /// Whether the node that was asked has a link to it, or is it.
+    pub is_linked: bool,
+    /// How far its log is known to match; 0 unless the leader was asked.
+    pub matched: LogIndex,
+}
+
+/// Who the members of a cell are, as the node that was asked knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MembersInfo {
+    /// The node that answered.
+    pub node: NodeId,
+    /// The life of its data directory: what it is to be added under.
+    pub incarnation: Incarnation,
+    /// Where it serves members, as its own configuration says.
+    pub peer_address: String,
+    /// Where it serves clients, likewise.
+    pub client_address: String,
+    /// The leader it knows; 0 for none.
+    pub leader: NodeId,
+    /// Where that leader serves clients; empty when not known.
+    pub leader_address: String,
+    /// The last entry of its log.
+    pub last: LogIndex,
+    /// The last change of the members is not known to be committed.
+    pub is_changing: bool,
+    /// The highest id that any member ever had.
+    pub node_max: NodeId,
+    /// The members, by id; none when the node is not one yet.
+    pub members: Vec<MemberState>,
+}
+
 /// Which cell serves a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteInfo {
@@ -232,6 +278,37 @@ impl From<reply::StatusView<'_>> for StatusInfo {
             digest: view.digest,
             is_short_of_space: view.is_short_of_space,
             members: members.collect(),
+        }
+    }
+}
+
+impl From<reply::MemberProgress<'_>> for MemberState {
+    fn from(row: reply::MemberProgress<'_>) -> MemberState {
+        MemberState {
+            node: row.member.node,
+            incarnation: row.member.incarnation,
+            is_voter: row.member.is_voter,
+            peer_address: row.member.peer_address.to_owned(),
+            client_address: row.member.client_address.to_owned(),
+            is_linked: row.is_linked,
+            matched: row.matched,
+        }
+    }
+}
+
+impl From<reply::MembersView<'_>> for MembersInfo {
+    fn from(view: reply::MembersView<'_>) -> MembersInfo {
+        MembersInfo {
+            node: view.node,
+            incarnation: view.incarnation,
+            peer_address: view.peer_address.to_owned(),
+            client_address: view.client_address.to_owned(),
+            leader: view.leader,
+            leader_address: view.leader_address.to_owned(),
+            last: view.last,
+            is_changing: view.is_changing,
+            node_max: view.node_max,
+            members: view.members.iter().map(MemberState::from).collect(),
         }
     }
 }

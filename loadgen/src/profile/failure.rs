@@ -26,6 +26,8 @@ pub(super) fn describe(outcome: &Outcome) -> (&'static str, String) {
         | Outcome::Lock(_)
         | Outcome::Session(_)
         | Outcome::Status(_)
+        | Outcome::Members(_)
+        | Outcome::MembersChanged
         | Outcome::Transferred { .. }
         | Outcome::Routes(_) => ("UNEXPECTED", format!("{outcome:?}")),
     }

@@ -10,6 +10,7 @@ mod format;
 mod get;
 mod lock;
 mod log_lines;
+mod members;
 mod reexec;
 mod serve;
 mod snapshot;
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     Check(check::CheckArgs),
     Status(status::StatusArgs),
     Format(format::FormatArgs),
+    Members(members::MembersArgs),
     Serve(serve::ServeArgs),
     Snapshot(snapshot::SnapshotArgs),
     TransferLeader(transfer_leader::TransferLeaderArgs),
@@ -76,6 +78,7 @@ impl Command {
             Command::Dev(args) => serving(dev::run(&args)),
             Command::Format(args) => serving(format::run(&args)),
             Command::Serve(args) => serving(serve::run(&args)),
+            Command::Members(args) => on_this_thread(members::run(args)),
             Command::TransferLeader(args) => on_this_thread(transfer_leader::run(args)),
             Command::Wal(args) => wal::run(&args),
             Command::Snapshot(args) => snapshot::run(&args),

@@ -396,6 +396,8 @@ impl<'a> MembersView<'a> {
     fn put(&self, out: &mut Vec<u8>) {
         out.put_u16(self.node.0);
         out.put(&self.incarnation.0);
+        out.put_bytes(self.peer_address.as_bytes());
+        out.put_bytes(self.client_address.as_bytes());
         out.put_u16(self.leader.0);
         out.put_bytes(self.leader_address.as_bytes());
         out.put_u64(self.last.0);
@@ -408,6 +410,8 @@ impl<'a> MembersView<'a> {
         Ok(MembersView {
             node: NodeId(reader.u16("node")?),
             incarnation: Incarnation(reader.random("incarnation")?),
+            peer_address: reader.text(ADDRESS_BYTES_MAX, "peer_address")?,
+            client_address: reader.text(ADDRESS_BYTES_MAX, "client_address")?,
             leader: NodeId(reader.u16("leader")?),
             leader_address: reader.text(ADDRESS_BYTES_MAX, "leader_address")?,
             last: LogIndex(reader.u64("last")?),

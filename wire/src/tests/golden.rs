@@ -276,6 +276,8 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
             Reply::Members(MembersView {
                 node: NodeId(1),
                 incarnation: INCARNATION,
+                peer_address: "127.0.0.1:7500",
+                client_address: ADDRESS,
                 leader: NodeId(1),
                 leader_address: ADDRESS,
                 last: LogIndex(97),

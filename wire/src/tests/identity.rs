@@ -331,13 +331,16 @@ fn session_view() -> impl Strategy<Value = SessionView<'static>> {
 fn members_view() -> impl Strategy<Value = MembersView<'static>> {
     let member = (member_row(), any::<bool>(), index())
         .prop_map(|(member, is_linked, matched)| MemberProgress { member, is_linked, matched });
-    let who = (node(), incarnation(), node(), text(ADDRESS_BYTES_MAX));
+    let addresses = (text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX));
+    let who = (node(), incarnation(), node(), addresses);
     (who, index(), any::<bool>(), node(), rows(member, MEMBERS_MAX)).prop_map(
-        |((node, incarnation, leader, leader_address), last, is_changing, node_max, members)| MembersView {
+        |((node, incarnation, leader, addresses), last, is_changing, node_max, members)| MembersView {
             node,
             incarnation,
             leader,
-            leader_address,
+            peer_address: addresses.0,
+            client_address: addresses.1,
+            leader_address: addresses.2,
             last,
             is_changing,
             node_max,

@@ -58,9 +58,12 @@ impl Cell {
         };
         let rows: Vec<MemberProgress<'_>> = membership.members().iter().map(progress).collect();
         let (leader, leader_address) = self.leader();
+        let own = self.configured(self.config.node);
         let view = MembersView {
             node: self.config.node,
             incarnation: self.config.incarnation,
+            peer_address: own.map_or("", |member| member.peer_address.as_str()),
+            client_address: own.map_or("", |member| member.client_address.as_str()),
             leader,
             leader_address,
             last: self.raft.last_index(),

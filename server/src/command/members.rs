@@ -1,0 +1,348 @@
+//! `lockstep members`: who the members of each cell are, how far they have come, and changes of that.
+//!
+//! Invariant: a change is made cell by cell, each by its leader, and may be asked for again: what has been done already is
+//! said so and is no failure. Deliberately absent: what is allowed; the leader says that.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use lockstep_client::core::{MemberWish, MembersInfo};
+use lockstep_client::{Error, change_members, members_of, transfer_leader};
+use lockstep_wire::limit::CELLS_MAX;
+use lockstep_wire::{CellId, LogIndex, NodeId, Status};
+use serde_json::{Value, json};
+
+use super::{Cluster, complain, exit, print, status};
+
+/// Between two attempts when leadership is moving.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Show the members of each cell and how far they have come, or change them.
+#[derive(Args, Debug)]
+pub(crate) struct MembersArgs {
+    /// Only this cell; left out, every cell of the cluster.
+    #[arg(long, value_name = "ID", global = true)]
+    cell: Option<u16>,
+    /// Print JSON; 64-bit numbers as strings.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(subcommand)]
+    change: Option<Change>,
+}
+
+/// What is to change.
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Add a node that runs and waits to join, as a learner: it gets the log and has no vote yet.
+    Add {
+        /// Where the node serves clients; it says itself who it is.
+        #[arg(value_name = "HOST:PORT", value_parser = super::parse_endpoint)]
+        node: String,
+    },
+    /// Give a learner that has caught up its vote.
+    Promote {
+        /// The node.
+        #[arg(value_name = "ID", value_parser = clap::value_parser!(u16).range(1..))]
+        node: u16,
+        /// Wait for the learner to catch up for so long.
+        #[arg(long, default_value = "60s", value_parser = humantime::parse_duration, value_name = "DURATION")]
+        wait: Duration,
+    },
+    /// Take a node out, for ever; a leader hands over first.
+    Remove {
+        /// The node.
+        #[arg(value_name = "ID", value_parser = clap::value_parser!(u16).range(1..))]
+        node: u16,
+    },
+    /// Say where a member serves from now on, before it is started there.
+    Move {
+        /// The node.
+        #[arg(value_name = "ID", value_parser = clap::value_parser!(u16).range(1..))]
+        node: u16,
+        /// Where it serves members.
+        #[arg(long, value_name = "HOST:PORT", value_parser = parse_peer)]
+        peer: SocketAddr,
+        /// Where it serves clients.
+        #[arg(long, value_name = "HOST:PORT", value_parser = super::parse_endpoint)]
+        client: String,
+    },
+}
+
+/// Members find each other by numbers: a name that cannot be resolved must not stop them.
+fn parse_peer(text: &str) -> Result<SocketAddr, String> {
+    let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; it is host:port"))?;
+    addresses.next().ok_or_else(|| "it has no address".to_owned())
+}
+
+pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
+    let Some(change) = &args.change else { return show(&args).await };
+    let wish = match wish_of(change, &args).await? {
+        Ok(wish) => wish,
+        Err(reason) => {
+            complain(&reason);
+            return Ok(exit::FAILED);
+        }
+    };
+    let cells = cells(&args).await?;
+    let mut done = Vec::new();
+    for (cell, _) in &cells {
+        if let Err(error) = carry_out(&args, *cell, change, &wish).await {
+            for cell in done {
+                complain(&format!("cell {cell} has made the change; ask again for the others"));
+            }
+            return Err(error);
+        }
+        done.push(*cell);
+    }
+    let texts: Vec<String> = done.iter().map(|cell| format!("cell {cell}: {}", deed(&wish))).collect();
+    match args.json {
+        true => print(&json!({ "cells": done.iter().map(|cell| cell.0).collect::<Vec<_>>() }).to_string()),
+        false => print(&texts.join("\n")),
+    }
+    Ok(0)
+}
+
+/// What the leaders are to be asked; or why nothing is.
+async fn wish_of(change: &Change, args: &MembersArgs) -> Result<Result<MemberWish, String>, Error> {
+    Ok(Ok(match change {
+        Change::Add { node: address } => {
+            let cell = CellId(args.cell.unwrap_or(0));
+            let new = members_of(address, cell, args.cluster.timeout).await?;
+            if new.peer_address.parse::<SocketAddr>().is_err() {
+                return Ok(Err(format!("node {} does not say where it serves members", new.node)));
+            }
+            MemberWish::AddLearner {
+                node: new.node,
+                incarnation: new.incarnation,
+                peer_address: new.peer_address,
+                client_address: new.client_address,
+            }
+        }
+        Change::Promote { node, .. } => MemberWish::Promote { node: NodeId(*node) },
+        Change::Remove { node } => MemberWish::Remove { node: NodeId(*node) },
+        Change::Move { node, peer, client } => MemberWish::SetAddresses {
+            node: NodeId(*node),
+            peer_address: peer.to_string(),
+            client_address: client.clone(),
+        },
+    }))
+}
+
+/// Has the leader of one cell make the change, whoever leads meanwhile.
+async fn carry_out(
+    args: &MembersArgs,
+    cell: CellId,
+    change: &Change,
+    wish: &MemberWish,
+) -> Result<(), Error> {
+    let patience = match change {
+        Change::Promote { wait, .. } => args.cluster.timeout.max(*wait),
+        Change::Add { .. } | Change::Remove { .. } | Change::Move { .. } => args.cluster.timeout,
+    };
+    let end = Instant::now() + patience;
+    loop {
+        let (address, leader) = leader(args, cell).await?;
+        let result = match change {
+            Change::Remove { node } if leader == NodeId(*node) => {
+                transfer_leader(&address, cell, None, args.cluster.timeout).await.map(|_| ())
+            }
+            _ => change_members(&address, cell, wish.clone(), args.cluster.timeout).await,
+        };
+        let is_over = match (&result, change) {
+            // Handed over: now it can be removed.
+            (Ok(()), Change::Remove { node }) => leader != NodeId(*node),
+            (Ok(()), _) => true,
+            (Err(Error::Refused { status: Status::Conflict, .. }), Change::Promote { .. }) => false,
+            (Err(Error::Refused { status, .. }), _) => {
+                !matches!(status, Status::NotLeader | Status::NoQuorum | Status::ShuttingDown)
+            }
+            (Err(Error::OutcomeUnknown { .. } | Error::NoCluster { .. }), _) => false,
+            (Err(_), _) => true,
+        };
+        if is_over || Instant::now() >= end {
+            return result;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// The leader of a cell and where it serves clients.
+async fn leader(args: &MembersArgs, cell: CellId) -> Result<(String, NodeId), Error> {
+    let members = status::ask(&args.cluster.endpoints, cell).await;
+    match status::leader_at(&members) {
+        Some((address, leading)) => Ok((address.to_owned(), leading.node)),
+        None => Err(Error::NoCluster {
+            what: format!("changing the members of cell {cell}"),
+            trouble: "no member that answers leads the cell".to_owned(),
+        }),
+    }
+}
+
+/// The cells that are meant, and what one of their members says; the leader's word where there is one.
+async fn cells(args: &MembersArgs) -> Result<Vec<(CellId, MembersInfo)>, Error> {
+    let wanted = match args.cell {
+        Some(cell) => cell..cell + 1,
+        None => 0..u16::try_from(CELLS_MAX).expect("there are few cells"),
+    };
+    let mut cells = Vec::new();
+    for cell in wanted.map(CellId) {
+        match members(args, cell).await {
+            Ok(members) => cells.push((cell, members)),
+            // One behind the last.
+            Err(Error::Refused { status: Status::WrongCell, .. }) if !cells.is_empty() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(cells)
+}
+
+/// What the leader of a cell says of the members; without one, whoever answers.
+async fn members(args: &MembersArgs, cell: CellId) -> Result<MembersInfo, Error> {
+    let all = status::ask(&args.cluster.endpoints, cell).await;
+    let leading = status::leader_at(&all).map(|(address, _)| address.to_owned());
+    let answering = || all.iter().find(|(_, said)| said.is_ok()).map(|(address, _)| address.clone());
+    match leading.or_else(answering) {
+        Some(address) => members_of(&address, cell, args.cluster.timeout).await,
+        None => match all.into_values().next() {
+            Some(Err(error)) => Err(error),
+            Some(Ok(_)) | None => unreachable!("at least one endpoint was asked, and none answered"),
+        },
+    }
+}
+
+async fn show(args: &MembersArgs) -> Result<u8, Error> {
+    let cells = cells(args).await?;
+    if args.json {
+        let cells: Vec<Value> = cells.iter().map(|(cell, members)| as_json(*cell, members)).collect();
+        print(&json!({ "cells": cells }).to_string());
+    } else {
+        let texts: Vec<String> = cells.iter().map(|(cell, members)| describe(*cell, members)).collect();
+        print(&texts.join("\n"));
+    }
+    Ok(0)
+}
+
+/// How many entries a member lacks, if a leader has said so.
+fn lag(members: &MembersInfo, matched: LogIndex) -> Option<u64> {
+    (members.leader == members.node).then(|| members.last.0.saturating_sub(matched.0))
+}
+
+fn describe(cell: CellId, members: &MembersInfo) -> String {
+    let mut text = match members.leader {
+        NodeId(0) => format!("cell {cell}: no leader; as node {} knows it\n", members.node),
+        leader => format!("cell {cell}: led by node {leader}\n"),
+    };
+    if members.members.is_empty() {
+        text += "  none: this node waits to be added\n";
+    }
+    for member in &members.members {
+        let role = if member.is_voter { "voter" } else { "learner" };
+        let state = match (member.is_linked, lag(members, member.matched)) {
+            (false, _) => "not connected".to_owned(),
+            (true, None) => "connected".to_owned(),
+            (true, Some(0)) => "has everything".to_owned(),
+            (true, Some(lag)) => format!("lacks {lag} entries"),
+        };
+        text += &format!(
+            "  node {}  {role:7}  {}  members {}  {state}\n",
+            member.node, member.client_address, member.peer_address
+        );
+    }
+    if members.is_changing {
+        text += "  the last change is not committed yet\n";
+    }
+    text
+}
+
+fn as_json(cell: CellId, members: &MembersInfo) -> Value {
+    let rows: Vec<Value> = members
+        .members
+        .iter()
+        .map(|member| {
+            json!({
+                "node": member.node.0,
+                "incarnation": member.incarnation.to_string(),
+                "voter": member.is_voter,
+                "client": member.client_address,
+                "peer": member.peer_address,
+                "connected": member.is_linked,
+                "lag": lag(members, member.matched).map(|lag| lag.to_string()),
+            })
+        })
+        .collect();
+    json!({
+        "cell": cell.0,
+        "leader": (members.leader != NodeId(0)).then_some(members.leader.0),
+        "changing": members.is_changing,
+        "highest_node": members.node_max.0,
+        "members": rows,
+    })
+}
+
+/// What has been done, in words.
+fn deed(wish: &MemberWish) -> String {
+    match wish {
+        MemberWish::AddLearner { node, .. } => {
+            format!(
+                "node {node} is a learner; promote it when `lockstep members` shows that it has everything"
+            )
+        }
+        MemberWish::Promote { node } => format!("node {node} is a voter"),
+        MemberWish::Remove { node } => format!("node {node} is removed, for ever; delete its data directory"),
+        MemberWish::SetAddresses { node, peer_address, client_address } => {
+            format!("node {node} serves clients at {client_address} and members at {peer_address}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_client::core::MemberState;
+    use lockstep_wire::Incarnation;
+
+    use super::*;
+
+    fn member(node: u16, is_voter: bool, is_linked: bool, matched: u64) -> MemberState {
+        MemberState {
+            node: NodeId(node),
+            incarnation: Incarnation([7; 16]),
+            is_voter,
+            peer_address: format!("10.0.0.{node}:7500"),
+            client_address: format!("10.0.0.{node}:7400"),
+            is_linked,
+            matched: LogIndex(matched),
+        }
+    }
+
+    #[test]
+    fn each_member_is_shown_with_what_it_lacks() {
+        let mut members = MembersInfo {
+            node: NodeId(1),
+            incarnation: Incarnation([7; 16]),
+            peer_address: String::new(),
+            client_address: String::new(),
+            leader: NodeId(1),
+            leader_address: String::new(),
+            last: LogIndex(90),
+            is_changing: true,
+            node_max: NodeId(6),
+            members: vec![member(1, true, true, 90), member(2, true, false, 40), member(6, false, true, 50)],
+        };
+        let wanted = "cell 3: led by node 1
+  node 1  voter    10.0.0.1:7400  members 10.0.0.1:7500  has everything
+  node 2  voter    10.0.0.2:7400  members 10.0.0.2:7500  not connected
+  node 6  learner  10.0.0.6:7400  members 10.0.0.6:7500  lacks 40 entries
+  the last change is not committed yet
+";
+        assert_eq!(describe(CellId(3), &members), wanted);
+        assert_eq!(as_json(CellId(3), &members)["members"][2]["lag"], "40");
+        members.leader = NodeId(2);
+        assert!(
+            describe(CellId(3), &members)
+                .contains("node 6  learner  10.0.0.6:7400  members 10.0.0.6:7500  connected\n")
+        );
+    }
+}
