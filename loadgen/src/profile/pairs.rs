@@ -20,7 +20,7 @@ use lockstep_wire::reply::Grant;
 use lockstep_wire::request::Mode;
 use lockstep_wire::{FencingToken, Owner};
 
-use super::{Crowd, failure};
+use super::{Crowd, Leaving, failure, leave};
 use crate::chance::Chance;
 use crate::fleet::{self, Fleet};
 use crate::ledger::{Belief, ClientIndex, Ledger, NameIndex};
@@ -148,6 +148,14 @@ impl Standing {
             Standing::Opening { call }
             | Standing::Acquiring { call, .. }
             | Standing::Releasing { call, .. } => Some(*call),
+        }
+    }
+
+    /// Since when it waits for an answer about a lock.
+    fn since(&self) -> Option<Time> {
+        match self {
+            Standing::Outside | Standing::Opening { .. } | Standing::Ready | Standing::Holding { .. } => None,
+            Standing::Acquiring { since, .. } | Standing::Releasing { since, .. } => Some(*since),
         }
     }
 }
@@ -406,19 +414,12 @@ impl Crowd for Pairs {
     fn close(&mut self, core: &mut ClientCore, now: Time) {
         self.is_closing = true;
         self.due.clear();
-        let mut oldest = now;
-        for at in 0..self.clients.len() {
-            self.give_up(at);
-            let client = &mut self.clients[at];
-            if let Standing::Acquiring { since, .. } | Standing::Releasing { since, .. } = client.standing {
-                oldest = oldest.min(since);
-            }
-            if let Some(session) = client.session.take() {
-                core.close_session(session, now);
-            }
-        }
-        let mut tally = self.tally.borrow_mut();
-        tally.unanswered_ms_max = tally.unanswered_ms_max.max(now.ms_since(oldest));
+        (0..self.clients.len()).for_each(|at| self.give_up(at));
+        let leaving = self
+            .clients
+            .iter_mut()
+            .map(|client| Leaving { session: client.session.take(), since: client.standing.since() });
+        leave(leaving, &mut self.tally.borrow_mut(), core, now);
     }
 }
 

@@ -25,7 +25,7 @@ use lockstep_wire::Owner;
 use lockstep_wire::request::Mode;
 
 use self::report::{Gauges, Line};
-use super::{Crowd, failure};
+use super::{Crowd, Leaving, failure, leave};
 use crate::chance::Chance;
 use crate::fleet::{self, Fleet};
 use crate::tally::{Pulse, Step, Tally};
@@ -198,6 +198,16 @@ enum Standing {
     },
     /// It asks for nothing more: all is done, or something has failed.
     Resting,
+}
+
+impl Standing {
+    /// Since when it waits for an answer about a lock.
+    fn since(&self) -> Option<Time> {
+        match self {
+            Standing::Outside | Standing::Opening | Standing::Resting => None,
+            Standing::Acquiring { since, .. } | Standing::Releasing { since, .. } => Some(*since),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -389,17 +399,11 @@ impl Crowd for Soak {
 
     fn close(&mut self, core: &mut ClientCore, now: Time) {
         self.is_closing = true;
-        let mut oldest = now;
-        for client in &mut self.clients {
-            if let Standing::Acquiring { since, .. } | Standing::Releasing { since, .. } = client.standing {
-                oldest = oldest.min(since);
-            }
-            if let Some(session) = client.session.take() {
-                core.close_session(session, now);
-            }
-        }
-        let mut tally = self.tally.borrow_mut();
-        tally.unanswered_ms_max = tally.unanswered_ms_max.max(now.ms_since(oldest));
+        let leaving = self
+            .clients
+            .iter_mut()
+            .map(|client| Leaving { session: client.session.take(), since: client.standing.since() });
+        leave(leaving, &mut self.tally.borrow_mut(), core, now);
     }
 }
 
