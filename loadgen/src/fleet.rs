@@ -22,6 +22,7 @@ use crate::chance::Chance;
 use crate::clock;
 use crate::driver::Driver;
 use crate::host;
+use crate::output::progress;
 use crate::profile::Crowd;
 use crate::tally::{Pulse, Tally};
 
@@ -181,7 +182,7 @@ impl Fleet {
         let (open_until, mut second) = (start.plus_ms(OPEN_MS_MAX), 1);
         while opened() < clients && clock::now() < open_until && !is_failed() {
             if clock::now() >= start.plus_ms(second * 1_000) {
-                eprintln!("{second:>4} s: {} of {clients} sessions are open", opened());
+                progress(&format!("{second:>4} s: {} of {clients} sessions are open", opened()));
                 second += 1;
             }
             thread::sleep(Duration::from_millis(LOOK_MS));
@@ -215,13 +216,13 @@ struct Progress {
 impl Progress {
     fn print(&mut self, second: u32, pulse: &Pulse, at: Time) {
         let (pairs, errors) = (pulse.pairs.load(Ordering::Relaxed), pulse.errors.load(Ordering::Relaxed));
-        eprintln!(
+        progress(&format!(
             "{second:>4} s: {} pairs, {} errors, {} sessions, longest gap so far {} ms",
             pairs - self.pairs,
             errors - self.errors,
             pulse.sessions.load(Ordering::Relaxed),
             pulse.gap_ms_max(at)
-        );
+        ));
         (self.pairs, self.errors) = (pairs, errors);
     }
 }

@@ -68,10 +68,23 @@ impl Gauge {
 impl Source {
     fn read(&self) -> io::Result<u64> {
         match self {
-            Source::Process(id) => resident_bytes(&fs::read_to_string(format!("/proc/{id}/status"))?),
+            Source::Process(id) => memory_of(*id),
             Source::Directory(path) => directory_bytes(path),
         }
     }
+}
+
+/// The resident memory of a process, in bytes.
+///
+/// # Errors
+/// When there is no such process.
+pub fn memory_of(process: u32) -> io::Result<u64> {
+    resident_bytes(&fs::read_to_string(format!("/proc/{process}/status"))?)
+}
+
+/// What a file takes on its disk, in bytes.
+pub fn blocks_of(metadata: &fs::Metadata) -> u64 {
+    metadata.blocks() * STAT_BLOCK_BYTES
 }
 
 fn resident_bytes(status: &str) -> io::Result<u64> {
@@ -86,7 +99,7 @@ fn directory_bytes(path: &Path) -> io::Result<u64> {
         let entry = entry?;
         bytes += match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => directory_bytes(&entry.path())?,
-            Ok(metadata) => metadata.blocks() * STAT_BLOCK_BYTES,
+            Ok(metadata) => blocks_of(&metadata),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(error),
         };

@@ -8,14 +8,15 @@
 //! server that is not measured here.
 
 pub mod fleet;
+pub mod gauge;
 pub mod ledger;
+pub mod output;
 pub mod profile;
 pub mod report;
 
 mod chance;
 mod clock;
 mod driver;
-mod gauge;
 mod host;
 mod socket;
 mod tally;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use lockstep_loadgen::output::{self, progress};
 use lockstep_loadgen::profile::{pairs, soak};
 use serde::Serialize;
 
@@ -51,19 +52,18 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("lockstep-loadgen: {error:#}");
+            progress(&format!("lockstep-loadgen: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
 fn print(report: &(impl Serialize + Display), as_json: bool) -> anyhow::Result<()> {
-    if as_json {
-        println!("{}", serde_json::to_string_pretty(report).context("JSON")?);
-    } else {
-        print!("{report}");
-    }
-    Ok(())
+    let text = match as_json {
+        true => serde_json::to_string_pretty(report).context("JSON")? + "\n",
+        false => report.to_string(),
+    };
+    output::print(&text).context("standard output cannot be written")
 }
 
 fn run_soak(options: &soak::Options, json: bool) -> anyhow::Result<ExitCode> {
@@ -79,7 +79,7 @@ fn run_pairs(options: &pairs::Options, json: bool) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(VIOLATION));
     }
     if !report.has_success() {
-        eprintln!("Nothing has succeeded.");
+        progress("Nothing has succeeded.");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

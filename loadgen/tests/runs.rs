@@ -168,13 +168,27 @@ fn a_soak_holds_its_locks_to_the_end_and_says_what_the_nodes_took() {
     let is_line = |line: &str| line.contains("writes/s") && line.contains("memory") && line.contains("disk");
     assert!(lines.lines().any(is_line), "{lines}");
 
-    // A run whose time is over gives its locks back, too; more than a client may hold are refused before.
+    // A run whose time is over has had all of it, and gives its locks back then; more than a client may hold are refused before.
     let output = run("soak", &endpoints, &["--clients", "4", "--live", "40", "--seconds", "2"]);
     let report = self::report(&output);
     assert!(output.status.success() && report["is_complete"] == true, "{report:#}");
+    assert!(report["measured_s"].as_u64().is_some_and(|seconds| seconds > 2), "{report:#}");
     let output = run("soak", &endpoints, &["--clients", "4", "--live", "4001"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("take more --clients"));
+    stop(cluster);
+}
+
+#[test]
+fn a_reader_that_has_gone_away_is_not_worth_a_word() {
+    let (_directory, cluster, endpoints) = start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-loadgen"));
+    command.args(["pairs", "--seconds", "1", "--clients", "4", "--endpoints", &endpoints]);
+    let mut running =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    drop((running.stdout.take(), running.stderr.take()));
+    let status = running.wait().expect("it ends");
+    assert_eq!(status.code(), Some(0), "what it ended with");
     stop(cluster);
 }
 

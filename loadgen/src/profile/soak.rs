@@ -1,12 +1,13 @@
 //! A soak: many locks that are held for the whole run, and under them millions of writes over ever new names.
 //!
 //! Each client has a session. It takes its share of the lasting locks first, then acquires and releases others, one after
-//! the other: in turns one of a few names of its own and one that nobody has ever used. When there were writes enough, or
-//! time is running out, it gives the lasting locks back, each of which must still be its own.
+//! the other: in turns one of a few names of its own, under a greater token each time, and one that nobody has ever used. When
+//! there were writes enough, or the time is over, it gives the lasting locks back, each of which must still be its own.
 //!
 //! Invariant: a client has one request under way at most. The first call that fails ends the run. Deliberately absent:
 //! contention, and faults; whoever wants them makes them while it runs.
 
+mod plan;
 mod report;
 
 use std::cell::RefCell;
@@ -15,15 +16,16 @@ use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use anyhow::ensure;
 use lockstep_client::core::{
     AcquireOptions, CallId, ClientCore, Condition, Event, Outcome, SessionKey, Time,
 };
-use lockstep_wire::Owner;
 use lockstep_wire::request::Mode;
+use lockstep_wire::{FencingToken, Owner};
 
+use self::plan::{Course, Plan};
 use self::report::{Gauges, Line};
 use super::{Crowd, Leaving, failure, leave};
 use crate::chance::Chance;
@@ -36,8 +38,8 @@ pub use report::Report;
 const WAIT_MS: u32 = 10_000;
 /// Lasting locks of one client: a cell lets a session have 1,024 locks.
 const LASTING_PER_CLIENT_MAX: u32 = 1_000;
-/// What is left of the time, in seconds, when the lasting locks are given back; half of a short run.
-const RETURN_S: u32 = 30;
+/// How long giving the lasting locks back may take, in seconds, once the time is over.
+const RETURN_S: u32 = 60;
 
 /// The options of the profile.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,11 +68,35 @@ pub struct Options {
     pub every: u32,
 }
 
+/// How far a run has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Seconds since all sessions were open.
+    pub second: u32,
+    /// Acquires and releases that have succeeded.
+    pub writes: u64,
+    /// Lasting locks that are held.
+    pub held: u64,
+    /// Whether lasting locks are being given back.
+    pub is_enough: bool,
+}
+
 /// Runs the profile, to its end.
 ///
 /// # Errors
 /// When it could not be run at all; calls that fail are in the report.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
+    run_watched(options, |_| ControlFlow::Continue(()))
+}
+
+/// Likewise; `watch` is called after each second, and may end the run.
+///
+/// # Errors
+/// When it could not be run at all; calls that fail are in the report.
+pub fn run_watched(
+    options: &Options,
+    mut watch: impl FnMut(Progress) -> ControlFlow<()>,
+) -> anyhow::Result<Report> {
     let clients = options.fleet.clients;
     ensure!(
         options.live.div_ceil(clients) <= LASTING_PER_CLIENT_MAX,
@@ -78,7 +104,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         options.live
     );
     let mut gauges = Gauges::new(options)?;
-    let fleet = Fleet::new(&options.fleet)?;
+    let seconds = options.fleet.seconds;
+    let fleet = Fleet::new(&fleet::Options { seconds: seconds + RETURN_S, ..options.fleet.clone() })?;
     let plan = Arc::new(Plan {
         run: fleet.seed,
         ttl_ms: options.fleet.ttl_ms,
@@ -88,8 +115,6 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         names_each: (options.names / clients).max(1),
         course: Course::default(),
     });
-    let seconds = options.fleet.seconds;
-    let return_at = seconds - RETURN_S.min(seconds.div_ceil(2));
     let (watched, mut line) = (Arc::clone(&plan), Line::new(options));
     let make = {
         let plan = Arc::clone(&plan);
@@ -97,89 +122,23 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     };
     let sum = fleet.run_watched(make, |second, _, _| {
         let course = &watched.course;
-        if second >= return_at {
+        let is_over = course.has_failed() || course.is_returned();
+        if second >= seconds {
             course.is_enough.store(true, Ordering::Relaxed);
         }
-        let is_over = course.has_failed() || course.is_returned();
         gauges.look(course.held.load(Ordering::Relaxed) == u64::from(options.live));
         if is_over || second.is_multiple_of(options.every) {
             line.print(second, course, &gauges);
         }
-        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let progress = Progress {
+            second,
+            writes: course.writes.load(Ordering::Relaxed),
+            held: course.held.load(Ordering::Relaxed),
+            is_enough: course.is_enough.load(Ordering::Relaxed),
+        };
+        if watch(progress).is_break() || is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(Report::new(options, &sum, &plan.course, gauges))
-}
-
-/// How far the run has come.
-#[derive(Debug, Default)]
-struct Course {
-    /// Acquires and releases that have succeeded.
-    writes: AtomicU64,
-    /// Lasting locks that are held.
-    held: AtomicU64,
-    /// Clients that have given all of theirs back.
-    clients_done: AtomicU64,
-    clients: AtomicU64,
-    failures: AtomicU64,
-    /// From here on lasting locks are given back.
-    is_enough: AtomicBool,
-}
-
-impl Course {
-    fn has_failed(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether every client has given its lasting locks back.
-    fn is_returned(&self) -> bool {
-        self.clients_done.load(Ordering::Relaxed) == self.clients.load(Ordering::Relaxed)
-    }
-}
-
-/// What all clients of the run have in common.
-#[derive(Debug)]
-struct Plan {
-    /// Tells the names of this run from those of any other.
-    run: u64,
-    ttl_ms: u32,
-    clients: u32,
-    live: u32,
-    writes_enough: u64,
-    /// Names of each client that come again.
-    names_each: u32,
-    course: Course,
-}
-
-impl Plan {
-    /// How many lasting locks are this client's.
-    fn share(&self, client: u32) -> usize {
-        let rest = u32::from(client < self.live % self.clients);
-        (self.live / self.clients + rest) as usize
-    }
-
-    fn name(&self, client: u32, kind: &str, number: u64) -> String {
-        format!("/ls/soak/{:016x}/{kind}-{client}-{number}", self.run)
-    }
-
-    /// The name of a client's next pair: in turns one that comes again and one that never does.
-    fn passing_name(&self, client: u32, pair: u64) -> String {
-        let turn = pair / 2;
-        if pair.is_multiple_of(2) {
-            self.name(client, "again", turn % u64::from(self.names_each))
-        } else {
-            self.name(client, "new", turn)
-        }
-    }
-
-    fn is_enough(&self) -> bool {
-        self.course.is_enough.load(Ordering::Relaxed)
-    }
-
-    fn on_write(&self) {
-        if self.course.writes.fetch_add(1, Ordering::Relaxed) + 1 >= self.writes_enough {
-            self.course.is_enough.store(true, Ordering::Relaxed);
-        }
-    }
 }
 
 /// What a client is at.
@@ -219,6 +178,8 @@ struct Client {
     lasting: Vec<CallId>,
     /// Pairs that it has begun.
     pairs: u64,
+    /// The last token of each name that comes again.
+    tokens: Vec<FencingToken>,
 }
 
 /// The clients of one connection.
@@ -240,7 +201,11 @@ impl Soak {
     fn new(plan: &Arc<Plan>, clients: Range<u32>, tally: Rc<RefCell<Tally>>, pulse: Arc<Pulse>) -> Soak {
         let seed = plan.run ^ (u64::from(clients.start) << 32);
         let (session, standing) = (None, Standing::Outside);
-        let outside = |number| Client { number, session, standing, lasting: Vec::new(), pairs: 0 };
+        let tokens = vec![FencingToken::default(); plan.names_each as usize];
+        let outside = |number| {
+            let (lasting, tokens) = (Vec::new(), tokens.clone());
+            Client { number, session, standing, lasting, pairs: 0, tokens }
+        };
         Soak {
             plan: Arc::clone(plan),
             clients: clients.map(outside).collect(),
@@ -316,12 +281,14 @@ impl Soak {
                 self.pulse.sessions.fetch_add(1, Ordering::Relaxed);
                 self.go_on(at, core, now);
             }
-            (Standing::Acquiring { is_lasting, since }, Outcome::Granted(_)) => {
+            (Standing::Acquiring { is_lasting, since }, Outcome::Granted(grant)) => {
                 self.on_write(Step::Acquire, since, now);
                 if is_lasting {
                     self.clients[at].lasting.push(call);
                     self.plan.course.held.fetch_add(1, Ordering::Relaxed);
                     self.go_on(at, core, now);
+                } else if let Err(trouble) = self.on_passing(at, grant.token) {
+                    self.fail(at, "TOKEN_NOT_GREATER", &trouble, now);
                 } else {
                     self.release(at, call, false, core, now);
                 }
@@ -341,6 +308,26 @@ impl Soak {
                 self.fail(at, status, &trouble, now);
             }
         }
+    }
+
+    /// Holds the token of a name that comes again against the one before; the name's record is gone in between.
+    fn on_passing(&mut self, at: usize, token: FencingToken) -> Result<(), String> {
+        let client = &mut self.clients[at];
+        let pair = client.pairs - 1;
+        let Some(number) = self.plan.name_again(pair) else {
+            self.plan.course.names_new.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
+        let before = std::mem::replace(&mut client.tokens[number as usize], token);
+        if token <= before {
+            let name = self.plan.passing_name(client.number, pair);
+            return Err(format!("{name} was granted under {before}, and then under {token}"));
+        }
+        let is_new = before == FencingToken::default();
+        let course = &self.plan.course;
+        let names = if is_new { &course.names_new } else { &course.names_again };
+        names.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn on_write(&mut self, step: Step, since: Time, now: Time) {

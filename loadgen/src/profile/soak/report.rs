@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{Course, Options};
 use crate::fleet::Sum;
 use crate::gauge::Gauge;
+use crate::output::progress;
 use crate::report::{Latency, rate};
 
 /// What the nodes take.
@@ -69,7 +70,7 @@ impl Line {
                 line += &format!(", {what} {} MiB", now.join(" "));
             }
         }
-        eprintln!("{line}");
+        progress(&line);
         (self.second, self.writes) = (second, writes);
     }
 }
@@ -91,6 +92,10 @@ pub struct Report {
     pub writes: u64,
     /// The same each second.
     pub writes_per_second: f64,
+    /// Names that nobody had used before, acquired once each; lasting ones are not counted.
+    pub names_new: u64,
+    /// Acquires of names that had been used before, each under a greater token.
+    pub names_again: u64,
     /// Whether there were as many as was asked for, or all that the time allowed, and every lasting lock was given back.
     pub is_complete: bool,
     /// Calls that failed, holds and sessions that were lost.
@@ -120,6 +125,8 @@ impl Report {
             measured_s: sum.measured_s,
             writes,
             writes_per_second: rate(writes, sum.measured_s),
+            names_new: course.names_new.load(Ordering::Relaxed),
+            names_again: course.names_again.load(Ordering::Relaxed),
             is_complete: sum.measured_s > 0 && course.is_returned(),
             failures: course.failures.load(Ordering::Relaxed),
             errors: sum.tally.errors.clone(),
@@ -143,6 +150,11 @@ impl fmt::Display for Report {
         let end = if self.is_complete { "every lasting lock given back" } else { "not complete" };
         writeln!(f, "{}: {} clients, {} s, {end}", self.profile, self.clients, self.measured_s)?;
         writeln!(f, "  writes/s   {:.0} ({} writes)", self.writes_per_second, self.writes)?;
+        writeln!(
+            f,
+            "  names      {} new, {} acquired again, each under a greater token",
+            self.names_new, self.names_again
+        )?;
         writeln!(f, "  acquire    {}", self.acquire)?;
         writeln!(f, "  release    {}", self.release)?;
         writeln!(f, "  gap        {} ms at most without a success", self.gap_ms_max)?;

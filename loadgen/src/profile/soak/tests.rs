@@ -18,6 +18,8 @@ fn plan(clients: u32, live: u32, writes_enough: u64) -> Plan {
 struct Rig {
     soak: Soak,
     core: ClientCore,
+    /// The token of the last grant.
+    token: FencingToken,
 }
 
 impl Rig {
@@ -29,7 +31,7 @@ impl Rig {
         let tally = Rc::new(RefCell::new(Tally::new()));
         let config = ClientConfig::new(CellId(0), vec!["127.0.0.1:1".to_owned()], "test", 7);
         let soak = Soak::new(&plan, 0..plan.clients, tally, pulse);
-        let mut rig = Rig { soak, core: ClientCore::new(config, START) };
+        let mut rig = Rig { soak, core: ClientCore::new(config, START), token: FencingToken(0) };
         assert_eq!(rig.soak.deadline(), Some(Time(0)));
         rig.soak.on_tick(&mut rig.core, START);
         assert_eq!(rig.soak.deadline(), None);
@@ -53,13 +55,18 @@ impl Rig {
         self.soak.on_event(Event::Finished { call, outcome }, &mut self.core, START);
     }
 
+    fn grant(&mut self, at: usize) {
+        let token = self.token;
+        let grant = Grant { token, fence: token, slot: 0, hold_left_ms: 0, holders: 1 };
+        self.finish(at, Outcome::Granted(grant));
+    }
+
     /// Answers whatever the client waits for as it hopes; `false` when it waits for nothing.
     fn succeed(&mut self, at: usize) -> bool {
-        let token = FencingToken(1);
         match self.standing(at) {
             Standing::Acquiring { .. } => {
-                let grant = Grant { token, fence: token, slot: 0, hold_left_ms: 0, holders: 1 };
-                self.finish(at, Outcome::Granted(grant));
+                self.token.0 += 1;
+                self.grant(at);
             }
             Standing::Releasing { .. } => self.finish(at, Outcome::Released),
             Standing::Outside | Standing::Opening | Standing::Resting => return false,
@@ -84,6 +91,23 @@ fn every_other_name_is_new_and_the_others_come_again() {
     let names: Vec<String> = (0..40).map(|pair| plan.passing_name(1, pair)).collect();
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 20 + 2);
     assert!(names.iter().all(|name| *name != plan.passing_name(0, 0) && *name != plan.name(1, "lasting", 0)));
+}
+
+#[test]
+fn a_name_that_comes_again_must_have_a_greater_token() {
+    let mut rig = Rig::opened(plan(1, 0, 100));
+    // Two names that come again, and two that are new, each acquired and released; the fifth pair is of the first name.
+    (0..8).for_each(|_| assert!(rig.succeed(0)));
+    rig.grant(0);
+    assert_eq!(rig.course().names_new.load(Ordering::Relaxed), 4);
+    assert!(!rig.course().has_failed(), "its token has grown since the first time");
+    assert_eq!(rig.course().names_again.load(Ordering::Relaxed), 1);
+    rig.finish(0, Outcome::Released);
+    (0..2).for_each(|_| assert!(rig.succeed(0)));
+    rig.token = FencingToken(2);
+    rig.grant(0);
+    assert_eq!(rig.soak.tally.borrow().errors["TOKEN_NOT_GREATER"], 1);
+    assert!(rig.soak.tally.borrow().trouble.contains("again-0-1"), "{}", rig.soak.tally.borrow().trouble);
 }
 
 #[test]
