@@ -99,7 +99,8 @@ fn spawn(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{Load, drive, find_leader};
+    use crate::client::{Load, drive};
+    use crate::question::find_leader;
 
     #[test]
     fn the_ceiling_answers_the_client_that_also_drives_cells() {

@@ -5,28 +5,22 @@
 //! run fails; a figure never counts refusals. Deliberately absent: retries, hints and deadlines, which belong to
 //! the real client; whoever drives finds the leader first.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
 use lockstep_ring::net::{SocketOptions, outgoing};
 use lockstep_ring::{Completion, GroupId, Ring, RingConfig, Token};
-use lockstep_wire::frame::{self, Assembler, Frame, Head};
-use lockstep_wire::hello::{Hello, HelloReply, PROTOCOL, Role};
+use lockstep_wire::frame::Frame;
 use lockstep_wire::limit::{REPLY_FRAME_BYTES_MAX, TTL_MS_MAX};
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Mutation, Request, kind};
-use lockstep_wire::{
-    CellId, ClusterId, Correlation, FencingToken, Nonce, Owner, RequestId, Rows, SessionId, Status,
-};
+use lockstep_wire::{Correlation, FencingToken, Owner, RequestId, Rows, SessionId, Status};
 
+use crate::question::{CELL, SESSION_CORRELATION, check_welcome, put_hello, put_open};
 use crate::stream::Stream;
 
-const CELL: CellId = CellId(0);
-/// Correlation ids from here on belong to the session, those below to the pairs by their number.
-const SESSION_CORRELATION: u64 = 1 << 32;
 const TURN_MAX: Duration = Duration::from_millis(100);
 /// How long a run may take to open its sessions, and to close them.
 const SET_UP_MAX: Duration = Duration::from_secs(10);
@@ -71,86 +65,6 @@ impl Figures {
     pub fn acquire_us(&self, quantile: f64) -> f64 {
         self.acquire.value_at_quantile(quantile) as f64 / 1_000.0
     }
-}
-
-/// Finds the member that serves: the one that opens a session.
-pub fn find_leader(members: &[SocketAddr], patience: Duration) -> anyhow::Result<SocketAddr> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let mut last = None;
-        for member in members {
-            match open_and_close(*member) {
-                Ok(()) => return Ok(*member),
-                Err(error) => last = Some(error),
-            }
-        }
-        if Instant::now() > deadline {
-            return Err(last.unwrap_or_else(|| anyhow::anyhow!("there is no member"))).context("no leader");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn open_and_close(member: SocketAddr) -> anyhow::Result<()> {
-    let mut stream = TcpStream::connect(member)?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let (mut assembler, mut out) = (Assembler::default(), Vec::new());
-    let mut ask = |out: &mut Vec<u8>, is_answer: &mut dyn FnMut(&Frame<'_>) -> anyhow::Result<()>| {
-        stream.write_all(out)?;
-        out.clear();
-        let mut chunk = [0; 4096];
-        loop {
-            let count = stream.read(&mut chunk)?;
-            ensure!(count > 0, "{member} has closed the connection");
-            let mut rest = &chunk[..count];
-            if let Some(frame) = assembler.next(&mut rest, REPLY_FRAME_BYTES_MAX)? {
-                return is_answer(&frame);
-            }
-        }
-    };
-    put_hello(&mut out);
-    ask(&mut out, &mut |frame| check_welcome(frame))?;
-    put_open(u64::MAX, &mut out);
-    let mut opened = SessionId(0);
-    ask(&mut out, &mut |frame| match Reply::decode(frame)? {
-        Reply::Opened { session, .. } => {
-            opened = session;
-            Ok(())
-        }
-        other => bail!("{other:?}"),
-    })?;
-    Request::CloseSession { session: opened }.encode(CELL, Correlation(SESSION_CORRELATION), &mut out);
-    ask(&mut out, &mut |_| Ok(()))
-}
-
-fn put_hello(out: &mut Vec<u8>) {
-    let hello = Hello {
-        protocol_min: PROTOCOL.0,
-        protocol_max: PROTOCOL.1,
-        cluster: ClusterId([0; 16]),
-        role: Role::Client,
-        peer_address: "",
-        credentials: b"",
-    };
-    let head = Head { kind: kind::HELLO, cell: CELL, correlation: Correlation(SESSION_CORRELATION) };
-    frame::encode(out, head, |out| hello.put(out));
-}
-
-fn check_welcome(frame: &Frame<'_>) -> anyhow::Result<()> {
-    ensure!(frame.head.kind == kind::HELLO | kind::REPLY, "the first answer is no welcome");
-    let reply = HelloReply::decode(frame.body)?;
-    ensure!(reply.status == Status::Ok, "{}: {}", reply.status.name(), reply.detail);
-    Ok(())
-}
-
-/// Opens a session; a cell takes the connection's number and the moment for a nonce that nobody else has.
-fn put_open(number: u64, out: &mut Vec<u8>) {
-    let mut nonce = [0; 16];
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    nonce[..8].copy_from_slice(&number.to_le_bytes());
-    nonce[8..].copy_from_slice(&now.as_nanos().to_le_bytes()[..8]);
-    let request = Request::OpenSession { client_id: "quick/bench", ttl_ms: TTL_MS_MAX, nonce: Nonce(nonce) };
-    request.encode(CELL, Correlation(SESSION_CORRELATION), out);
 }
 
 /// Drives a load and says what came of it. The calling thread is the client.

@@ -1,5 +1,5 @@
-//! Benchmarks: codec, apply and snapshots under criterion, the ceiling program, the quick comparison, and restarts of a
-//! node with a large state.
+//! Benchmarks: codec, apply and snapshots under criterion, the ceiling program, the quick comparison, restarts of a
+//! node with a large state, and a soak of three nodes.
 //!
 //! Invariant: a cell and the ceiling are driven by the same client with the same frames, so that their ratio
 //! is about the servers. Deliberately absent: absolute targets; times mean something within one run only.
@@ -7,6 +7,10 @@
 pub mod ceiling;
 pub mod client;
 pub mod large;
+pub mod nodes;
+pub mod process;
+pub mod question;
+pub mod soak;
 mod stream;
 pub mod table;
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use lockstep_benches::ceiling::{self, Ceiling};
-use lockstep_benches::client::{Figures, Load, drive, find_leader};
+use lockstep_benches::client::{Figures, Load, drive};
 use lockstep_benches::machine;
+use lockstep_benches::question::find_leader;
 use lockstep_server::dev::{DevCluster, Shape};
 
 /// Compares a cell of five replicas with the ceiling: the same bytes and durable writes without consensus and

@@ -7,15 +7,16 @@ use std::hint::black_box;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Parser;
 use hdrhistogram::Histogram;
-use lockstep_benches::client::find_leader;
 use lockstep_benches::large::{CELL, Clients, Large};
 use lockstep_benches::machine;
+use lockstep_benches::process::Process;
+use lockstep_benches::question::find_leader;
 use lockstep_benches::table::Bench;
 use lockstep_core::table::{Limits, TableLoader};
 use lockstep_ring::storage::{DataDirectory, ReadOnlyDirectory};
@@ -264,21 +265,14 @@ struct Started {
 }
 
 impl Started {
-    /// Starts a node as a process of its own, and kills it when both are known.
+    /// Starts a node as a process of its own, which is killed when both are known.
     fn new(data: &Path) -> anyhow::Result<Started> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--serve").arg(data).stdin(Stdio::piped()).stdout(Stdio::piped());
         let begun = Instant::now();
-        let mut child = command.spawn()?;
-        let outcome = Started::watch(&mut child, begun);
-        child.kill()?;
-        child.wait()?;
-        outcome
-    }
-
-    fn watch(child: &mut Child, begun: Instant) -> anyhow::Result<Started> {
+        let mut process = Process::start(&mut command)?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("its output is piped")?).read_line(&mut line)?;
+        BufReader::new(process.take_output().context("its output is piped")?).read_line(&mut line)?;
         let serving = begun.elapsed();
         let address: SocketAddr = line.trim().parse().with_context(|| format!("it said {line:?}"))?;
         find_leader(&[address], START_MAX)?;

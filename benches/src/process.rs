@@ -1,0 +1,82 @@
+//! A process that is started, watched and ended here.
+//!
+//! Invariant: it does not outlive its value. Deliberately absent: what it is asked.
+
+use std::io;
+use std::process::{Child, ChildStdout, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How often its end is looked for.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A running process, or one that has ended.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub fn start(command: &mut Command) -> anyhow::Result<Process> {
+        let program = command.get_program().to_owned();
+        let child = command.spawn().with_context(|| format!("{} cannot be started", program.display()))?;
+        Ok(Process(child))
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// What it says, if that is piped and was not taken before.
+    pub fn take_output(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
+    }
+
+    /// How it has ended; nothing while it runs.
+    ///
+    /// # Errors
+    /// When the kernel does not know.
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.0.try_wait()
+    }
+
+    /// Tells it to stop, and waits until it has.
+    ///
+    /// # Errors
+    /// When it goes on.
+    pub fn terminate(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
+        kill_process(Pid::from_child(&self.0), Signal::TERM)?;
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("process {} was told to stop and goes on after {patience:?}", self.id());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends it as a loss of power would.
+    ///
+    /// # Errors
+    /// When it is no process of ours any more.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.0.kill()?;
+        self.0.wait().map(drop)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.kill();
+    }
+}
