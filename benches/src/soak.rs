@@ -117,7 +117,7 @@ impl DiskUse {
             && self.snapshots_max <= SNAPSHOTS_MAX
             && self.bytes_max <= ceiling;
         let text = format!(
-            "disk of node {node}: {} at most ({} segments, {} snapshots), its ceiling is {} ({SEGMENTS_MAX} of {} + \
+            "disk of node {node}: {} at most (segments: {}, snapshots: {}), its ceiling is {} ({SEGMENTS_MAX} of {} + \
              {SNAPSHOTS_MAX} of {}); seen {} times",
             Mib(self.bytes_max),
             self.segments_max,
@@ -150,7 +150,7 @@ impl DiskUse {
     }
 }
 
-/// The memory of a node's processes, in bytes, each by the second in which it was seen.
+/// The memory of a node, in bytes, each by the second in which it was seen.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryUse(Vec<(u32, u64)>);
 
@@ -161,7 +161,7 @@ impl MemoryUse {
     }
 
     /// Whether it was flat from one second to another: in the last quarter of that time it has hardly grown above the second
-    /// quarter. Both are medians.
+    /// quarter. Both are medians. A process is held against itself: the time of one that was started again begins then.
     pub fn verdict(&self, node: usize, begin: u32, end: u32) -> Verdict {
         let quarter = |number: u32| {
             let at = |number: u32| begin + (end - begin) * number / 4;
@@ -171,11 +171,14 @@ impl MemoryUse {
             let text = format!("memory of node {node}: seen too rarely; take more writes");
             return Verdict { is_held: false, text };
         };
+        let max = self.0.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let text = format!(
-            "memory of node {node}: {} in the second quarter, {} in the last (flat: at most {GROWTH_PERCENT_MAX} % and {} more)",
+            "memory of node {node} from {begin} s to {end} s: {} in the second quarter, {} in the last (flat: at most \
+             {GROWTH_PERCENT_MAX} % and {} more), {} at most in the whole run",
             Mib(before),
             Mib(after),
-            Mib(GROWTH_BYTES_MAX)
+            Mib(GROWTH_BYTES_MAX),
+            Mib(max)
         );
         Verdict { is_held: after <= before + before * GROWTH_PERCENT_MAX / 100 + GROWTH_BYTES_MAX, text }
     }
@@ -252,7 +255,7 @@ mod tests {
     fn a_disk_is_judged_by_bytes_and_by_files() {
         assert!(used(12, &[(1, MIB), (2, MIB)]).verdict(1, MIB).is_held);
         let broken = used(13, &[]).verdict(1, MIB);
-        assert!(!broken.is_held && broken.text.contains("13 segments"), "{broken}");
+        assert!(!broken.is_held && broken.text.contains("segments: 13"), "{broken}");
         assert!(!used(1, &[(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]).verdict(1, MIB).is_held);
         assert!(!used(12, &[]).verdict(1, MIB - 64 * 1024).is_held, "segments of another size");
         assert!(!DiskUse::default().verdict(1, MIB).is_held, "nobody looked");

@@ -131,9 +131,11 @@ fn run(arguments: &Arguments, directory: &Path) -> anyhow::Result<Vec<Verdict>> 
     });
     verdicts.push(course.catching_up.verdict(arguments));
     let (begin, end) = course.loaded.unwrap_or_default();
-    for (node, disk) in (1..).zip(&disks) {
+    for (at, disk) in disks.iter().enumerate() {
+        let node = at + 1;
         verdicts.push(disk.verdict(node, segment_bytes));
-        verdicts.push(course.memory[node - 1].verdict(node, begin.second, end.second));
+        let since = course.catching_up.level_since(at).unwrap_or(begin.second);
+        verdicts.push(course.memory[at].verdict(node, since, end.second));
         verdicts.push(disk.snapshots_verdict(node, (begin.committed, end.committed), clients));
     }
     verdicts.push(agreement(&course.nodes)?);
@@ -204,17 +206,28 @@ enum CatchingUp {
     NotAway,
     Away { at: usize },
     Behind { at: usize, said_before: u64, since: Instant },
-    Level { at: usize, installed: Option<String>, after: Duration },
+    Level { at: usize, installed: Option<String>, after: Duration, second: u32 },
 }
 
 impl CatchingUp {
+    /// From when on a node's memory is that of the process that it has in the end, if that is not the first one.
+    fn level_since(&self, node: usize) -> Option<u32> {
+        match self {
+            CatchingUp::Level { at, second, .. } if *at == node => Some(*second),
+            CatchingUp::NotAway
+            | CatchingUp::Away { .. }
+            | CatchingUp::Behind { .. }
+            | CatchingUp::Level { .. } => None,
+        }
+    }
+
     fn verdict(&self, arguments: &Arguments) -> Verdict {
         let how = match arguments.end {
             End::Term => "told to stop",
             End::Kill => "killed",
         };
         match self {
-            CatchingUp::Level { at, installed: Some(line), after } => Verdict {
+            CatchingUp::Level { at, installed: Some(line), after, .. } => Verdict {
                 is_held: true,
                 text: format!(
                     "catching up: node {} was {how} for a third of the writes, and level {after:.1?} after its start: {line}",
@@ -276,7 +289,7 @@ impl Course {
             let now = Moment { second: progress.second, committed: leader.committed };
             self.loaded = Some((self.loaded.map_or(now, |(begin, _)| begin), now));
         }
-        self.catch_up(progress.writes, leader)
+        self.catch_up(progress, leader)
     }
 
     fn look_at_memory(&mut self, second: u32) {
@@ -294,7 +307,12 @@ impl Course {
         }
     }
 
-    fn catch_up(&mut self, writes: u64, leader: Option<(usize, MemberStatus)>) -> anyhow::Result<()> {
+    fn catch_up(
+        &mut self,
+        progress: soak::Progress,
+        leader: Option<(usize, MemberStatus)>,
+    ) -> anyhow::Result<()> {
+        let soak::Progress { second, writes, .. } = progress;
         match self.catching_up {
             CatchingUp::NotAway if writes >= self.writes / 3 => {
                 let Some((leader, _)) = leader else { return Ok(()) };
@@ -320,7 +338,7 @@ impl Course {
                     let installed = self.nodes.line_with(at, said_before, INSTALLED);
                     let after = since.elapsed();
                     println!("node {} is level {after:.1?} after its start, after {writes} writes", at + 1);
-                    self.catching_up = CatchingUp::Level { at, installed, after };
+                    self.catching_up = CatchingUp::Level { at, installed, after, second };
                 }
             }
             CatchingUp::NotAway | CatchingUp::Away { .. } | CatchingUp::Level { .. } => {}
