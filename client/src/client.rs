@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use crate::core::{ClientConfig, LockInfo, Outcome, RouteInfo, StatusInfo, shorten};
 use crate::driver::{Command, Handle, Read, start};
 use crate::error::Error;
-use crate::probe::routes_of;
+use crate::probe::first_routes;
 use crate::session::{Acquire, Checked, Session, odd};
 
 /// How to reach a cluster, and as whom.
@@ -78,10 +78,10 @@ struct Shared {
 }
 
 impl Client {
-    /// Fetches the routing table from the first member that answers, and starts a thread that keeps sessions alive.
+    /// Fetches the routing table from the member that answers first, and starts a thread that keeps sessions alive.
     pub async fn connect(config: Config) -> Result<Client, Error> {
         config.check()?;
-        let routes = routes_of(config.endpoints.clone(), config.cell, config.call_timeout).await?;
+        let (answered, routes) = first_routes(&config.endpoints, config.cell, config.call_timeout).await?;
         let mut ids: Vec<CellId> = routes.iter().map(|route| route.cell).collect();
         ids.push(config.cell);
         ids.sort_unstable();
@@ -91,6 +91,7 @@ impl Client {
             configs.push(ClientConfig {
                 call_timeout_ms: call_timeout_ms(config.call_timeout),
                 grace_ms: call_timeout_ms(config.grace),
+                first: Some(answered),
                 ..ClientConfig::new(*cell, config.endpoints.clone(), &config.client_id, seed()?)
             });
         }

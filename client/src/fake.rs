@@ -106,12 +106,12 @@ impl FakeCell {
                 let hello = Hello::decode(frame.body).expect("a hello");
                 assert!(hello.cluster == CLUSTER || hello.cluster == ClusterId::default());
                 self.heard.push("Hello".to_owned());
-                self.welcome(port, correlation);
+                let refused = self.next_refusal(kind);
+                self.welcome(port, correlation, refused.unwrap_or(Status::Ok));
                 continue;
             }
             let request = Request::decode(&frame).expect("a client's request");
-            if let Some(at) = self.refusals.iter().position(|(of, _)| *of == kind) {
-                let (_, status) = self.refusals.remove(at).expect("it is there");
+            if let Some(status) = self.next_refusal(kind) {
                 self.heard.push(format!("refused {kind:#06x} {}", status.name()));
                 self.say(port, kind, correlation, &Reply::Refused(Refusal::new(status, "as told")));
                 continue;
@@ -121,15 +121,20 @@ impl FakeCell {
         self.assemblers.insert(port, assembler);
     }
 
-    fn welcome(&mut self, port: Port, correlation: Correlation) {
+    fn next_refusal(&mut self, kind: u16) -> Option<Status> {
+        let at = self.refusals.iter().position(|(of, _)| *of == kind)?;
+        self.refusals.remove(at).map(|(_, status)| status)
+    }
+
+    fn welcome(&mut self, port: Port, correlation: Correlation, status: Status) {
         let (leader, address) = match &self.leader_is {
             None => (NodeId(1), ""),
             Some(address) if address.is_empty() => (NodeId(0), ""),
             Some(address) => (NodeId(2), address.as_str()),
         };
         let reply = HelloReply {
-            status: Status::Ok,
-            detail: "",
+            status,
+            detail: if status == Status::Ok { "" } else { "as told" },
             protocol: 1,
             node: NodeId(1),
             cluster: CLUSTER,

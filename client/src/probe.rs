@@ -2,7 +2,10 @@
 //!
 //! Invariant: each is asked of exactly the members named, and no hint is followed.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use lockstep_wire::{CellId, NodeId, Term};
@@ -16,7 +19,10 @@ use crate::session::odd;
 /// Asks one member how a cell is, as that member knows it.
 pub async fn status_of(endpoint: &str, cell: CellId, timeout: Duration) -> Result<StatusInfo, Error> {
     let what = format!("asking {endpoint} for the status of cell {cell}");
-    match read(vec![endpoint.to_owned()], cell, timeout, Read::Status, &what).await? {
+    let config = config(endpoint, cell, timeout)?;
+    match ask(config, &what, |answer| Command::Read { read: Read::Status, answer, what: what.clone() })
+        .await?
+    {
         Outcome::Status(status) => Ok(status),
         other => Err(odd(&what, &other)),
     }
@@ -25,7 +31,9 @@ pub async fn status_of(endpoint: &str, cell: CellId, timeout: Duration) -> Resul
 /// Asks one member who the members of a cell are, as that member knows it.
 pub async fn members_of(endpoint: &str, cell: CellId, timeout: Duration) -> Result<MembersInfo, Error> {
     let what = format!("asking {endpoint} for the members of cell {cell}");
-    match read(vec![endpoint.to_owned()], cell, timeout, Read::Members, &what).await? {
+    let config = config(endpoint, cell, timeout)?;
+    let command = |answer| Command::Read { read: Read::Members, answer, what: what.clone() };
+    match ask(config, &what, command).await? {
         Outcome::Members(members) => Ok(members),
         other => Err(odd(&what, &other)),
     }
@@ -40,7 +48,7 @@ pub async fn change_members(
     timeout: Duration,
 ) -> Result<(), Error> {
     let what = format!("changing the members of cell {cell}");
-    let config = config(vec![endpoint.to_owned()], cell, timeout)?;
+    let config = config(endpoint, cell, timeout)?;
     let config = ClientConfig { try_timeout_ms: config.call_timeout_ms, ..config };
     match ask(config, &what, |answer| Command::ChangeMembers { wish, answer, what: what.clone() }).await? {
         Outcome::MembersChanged => Ok(()),
@@ -48,18 +56,62 @@ pub async fn change_members(
     }
 }
 
-/// Asks the members, one after the other until one answers, which cell serves which namespace. They are asked as
-/// members of `cell`.
+/// Asks the members, all at once, which cell serves which namespace; the first answer counts. They are asked as members of
+/// `cell`.
 pub async fn routes_of(
     endpoints: Vec<String>,
     cell: CellId,
     timeout: Duration,
 ) -> Result<Vec<RouteInfo>, Error> {
+    first_routes(&endpoints, cell, timeout).await.map(|(_, routes)| routes)
+}
+
+/// Likewise, with the place of the endpoint that answered.
+pub(crate) async fn first_routes(
+    endpoints: &[String],
+    cell: CellId,
+    timeout: Duration,
+) -> Result<(usize, Vec<RouteInfo>), Error> {
     let what = format!("reaching the cluster at {}", endpoints.join(", "));
-    match read(endpoints, cell, timeout, Read::Routes, &what).await? {
-        Outcome::Routes(routes) => Ok(routes),
-        other => Err(odd(&what, &other)),
+    if endpoints.is_empty() {
+        return Err(Error::Invalid { what, detail: "at least one endpoint is needed".to_owned() });
     }
+    let configs = endpoints.iter().map(|endpoint| config(endpoint, cell, timeout));
+    let handles = start(configs.collect::<Result<_, _>>()?, &Arc::from([]))?;
+    let asked = handles.iter().map(|handle| {
+        handle.ask(&what, |answer| Command::Read { read: Read::Routes, answer, what: what.clone() })
+    });
+    match first_of(asked.map(Box::pin).collect()).await? {
+        (at, Outcome::Routes(routes)) => Ok((at, routes)),
+        (_, other) => Err(odd(&what, &other)),
+    }
+}
+
+/// The first of these that succeeds, and which it is; when none does, why the last one failed.
+async fn first_of<T, F>(mut asked: Vec<Pin<Box<F>>>) -> Result<(usize, T), Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut is_open = vec![true; asked.len()];
+    poll_fn(|cx| {
+        for at in 0..asked.len() {
+            if !is_open[at] {
+                continue;
+            }
+            match asked[at].as_mut().poll(cx) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(answer)) => return Poll::Ready(Ok((at, answer))),
+                Poll::Ready(Err(error)) => {
+                    is_open[at] = false;
+                    if !is_open.contains(&true) {
+                        return Poll::Ready(Err(error));
+                    }
+                }
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Asks one member, which should lead the cell, to hand over to `to`, or to the member whose disk has most of the log.
@@ -75,7 +127,7 @@ pub async fn transfer_leader(
         None => format!("moving the leadership of cell {cell}"),
     };
     let to = to.unwrap_or_default();
-    let config = config(vec![endpoint.to_owned()], cell, timeout)?;
+    let config = config(endpoint, cell, timeout)?;
     // Its answer takes an election timeout when nothing comes of it, however long that is; it is not asked twice.
     let config = ClientConfig { try_timeout_ms: config.call_timeout_ms, ..config };
     match ask(config, &what, |answer| Command::TransferLeader { to, answer, what: what.clone() }).await? {
@@ -84,26 +136,11 @@ pub async fn transfer_leader(
     }
 }
 
-async fn read(
-    endpoints: Vec<String>,
-    cell: CellId,
-    timeout: Duration,
-    read: Read,
-    what: &str,
-) -> Result<Outcome, Error> {
-    if endpoints.is_empty() {
-        let detail = "at least one endpoint is needed".to_owned();
-        return Err(Error::Invalid { what: what.to_owned(), detail });
-    }
-    let config = config(endpoints, cell, timeout)?;
-    ask(config, what, |answer| Command::Read { read, answer, what: what.to_owned() }).await
-}
-
-fn config(endpoints: Vec<String>, cell: CellId, timeout: Duration) -> Result<ClientConfig, Error> {
+fn config(endpoint: &str, cell: CellId, timeout: Duration) -> Result<ClientConfig, Error> {
     Ok(ClientConfig {
         is_pinned: true,
         call_timeout_ms: call_timeout_ms(timeout),
-        ..ClientConfig::new(cell, endpoints, "probe", seed()?)
+        ..ClientConfig::new(cell, vec![endpoint.to_owned()], "probe", seed()?)
     })
 }
 

@@ -250,6 +250,21 @@ async fn a_cluster_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
+async fn silent_members_cost_nothing_whoever_is_asked_first() {
+    let server = Server::start().await;
+    // Connections are made, and nothing is ever answered.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = silent.local_addr().map(|address| (silent, address.to_string())).unwrap();
+    for _ in 0..6 {
+        let mut config = Config::new([&silent.1, &server.address, &silent.1]);
+        // Less than one member has for one answer.
+        (config.cell, config.call_timeout) = (CELL, Duration::from_millis(800));
+        let client = Client::connect(config).await.unwrap();
+        assert!(client.get(NAME).await.is_ok());
+    }
+}
+
+#[tokio::test]
 async fn a_member_tells_how_it_is() {
     let server = Server::start().await;
     let status = crate::status_of(&server.address, CELL, Duration::from_secs(1)).await.unwrap();

@@ -2,6 +2,7 @@
 //!
 //! Invariant: each is reported once, and nothing valid comes after the end of its session (ARCHITECTURE section 5).
 
+use lockstep_wire::Status;
 use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::EndReason;
 
@@ -232,6 +233,14 @@ impl ClientCore {
                 self.make_silent(call);
             }
             (_, _) => self.finish(call, Outcome::Failed(failure)),
+        }
+    }
+
+    /// The one member that is asked has refused whatever may be asked of it.
+    pub(super) fn refuse_all(&mut self, status: Status, detail: &str) {
+        for call in self.calls.keys().copied().collect::<Vec<_>>() {
+            let detail = detail.to_owned();
+            self.finish(call, Outcome::Failed(Failure::Refused { status, detail }));
         }
     }
 

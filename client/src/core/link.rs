@@ -52,11 +52,12 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(endpoints: Vec<String>, chance: &mut Chance) -> Link {
+    /// Begins with the endpoint that is named, or with any.
+    pub(super) fn new(endpoints: Vec<String>, first: Option<usize>, chance: &mut Chance) -> Link {
         assert!(!endpoints.is_empty(), "a client needs at least one endpoint");
-        let first = chance.below(endpoints.len() as u64);
+        let drawn = usize::try_from(chance.below(endpoints.len() as u64));
         Link {
-            cursor: usize::try_from(first).expect("below the number of endpoints"),
+            cursor: first.unwrap_or(drawn.expect("below the number of endpoints")) % endpoints.len(),
             endpoints,
             hint: None,
             hops: 0,
@@ -177,7 +178,7 @@ mod tests {
         let (now, until) = (Time(0), Time(2_000));
         for (seed, hint) in (0..20).flat_map(|seed| endpoints.iter().map(move |hint| (seed, hint))) {
             let mut chance = Chance::new(seed);
-            let mut link = Link::new(endpoints.clone(), &mut chance);
+            let mut link = Link::new(endpoints.clone(), None, &mut chance);
             link.connect(now, Time::NEVER);
             link.leave(now, "does not lead", hint, &mut chance);
             let (_, silent) = link.connect(now, Time::NEVER);
@@ -194,9 +195,21 @@ mod tests {
     }
 
     #[test]
+    fn the_endpoint_that_is_named_is_tried_first_and_the_others_after_it() {
+        let endpoints: Vec<String> = ["a:1", "b:1", "c:1"].map(str::to_owned).into();
+        for seed in 0..20 {
+            let mut chance = Chance::new(seed);
+            let mut link = Link::new(endpoints.clone(), Some(2), &mut chance);
+            assert_eq!(link.connect(Time(0), Time::NEVER).1, "c:1");
+            link.leave(Time(0), "does not lead", "", &mut chance);
+            assert_eq!(link.connect(Time(0), Time::NEVER).1, "a:1");
+        }
+    }
+
+    #[test]
     fn the_only_member_is_tried_again_however_silent_it_was() {
         let mut chance = Chance::new(1);
-        let mut alone = Link::new(vec!["a:1".to_owned()], &mut chance);
+        let mut alone = Link::new(vec!["a:1".to_owned()], None, &mut chance);
         alone.connect(Time(0), Time::NEVER);
         alone.distrust(Time(2_000));
         alone.leave(Time(0), "gave no answer in time", "", &mut chance);

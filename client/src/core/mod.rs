@@ -69,8 +69,11 @@ pub struct ClientConfig {
     pub call_timeout_ms: u64,
     /// How long a session may be in jeopardy before it is given up, in ms.
     pub grace_ms: u64,
-    /// Stay at whichever member answers, leader or not: for `status` and `routes`, which every member answers.
+    /// Stay at whichever member answers, leader or not, and take its word if it refuses: for `status` and `routes`, which
+    /// every member answers.
     pub is_pinned: bool,
+    /// The endpoint that is tried first, by its place; drawn at random without one.
+    pub first: Option<usize>,
 }
 
 impl ClientConfig {
@@ -86,6 +89,7 @@ impl ClientConfig {
             call_timeout_ms: 10_000,
             grace_ms: 45_000,
             is_pinned: false,
+            first: None,
         }
     }
 }
@@ -142,7 +146,7 @@ impl ClientCore {
     pub fn new(config: ClientConfig, now: Time) -> ClientCore {
         let mut chance = Chance::new(config.seed);
         ClientCore {
-            link: Link::new(config.endpoints.clone(), &mut chance),
+            link: Link::new(config.endpoints.clone(), config.first, &mut chance),
             try_timeout_ms: config.try_timeout_ms.max(1),
             chance,
             config,

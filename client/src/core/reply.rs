@@ -51,7 +51,11 @@ impl ClientCore {
         };
         if hello.status != Status::Ok {
             let trouble = explain(hello.status, hello.detail);
-            return self.leave(&trouble, hello.leader_address);
+            self.leave(&trouble, hello.leader_address);
+            if self.config.is_pinned {
+                self.refuse_all(hello.status, hello.detail);
+            }
+            return;
         }
         let is_foreign = self.config.cluster != ClusterId::default() && self.config.cluster != hello.cluster;
         if is_foreign {

@@ -89,7 +89,16 @@ pub fn welcome(us: &Identity, port: Port, cell: CellId, hello: &Hello<'_>) -> Re
         (Role::Client, Port::Client) if cell.0 < us.cells => Ok(Welcome::Client(cell)),
         (Role::Client, Port::Client) => refuse(
             Status::WrongCell,
-            format!("node {} serves {} cells, and cell {cell} is not among them", us.node, us.cells),
+            match us.cells {
+                1 => format!("there is no cell {cell}: node {} serves cell 0 alone", us.node),
+                cells => {
+                    format!(
+                        "there is no cell {cell}: node {} serves {cells} cells, 0 to {}",
+                        us.node,
+                        cells - 1
+                    )
+                }
+            },
         ),
         (Role::Client, Port::Peer) => refuse(
             Status::Denied,
@@ -181,6 +190,14 @@ mod tests {
             assert_eq!(status(Port::Peer, 0, &hello(role)), Err(Status::Denied), "{role:?}");
         }
         assert_eq!(status(Port::Client, 2, &hello(Role::Client)), Err(Status::WrongCell));
+        for (cells, wanted) in
+            [(1, "there is no cell 2: node 2 serves cell 0 alone"), (2, "serves 2 cells, 0 to 1")]
+        {
+            let us = Identity { cells, ..us() };
+            let refused =
+                welcome(&us, Port::Client, CellId(2), &hello(Role::Client)).expect_err("no such cell");
+            assert!(refused.detail.ends_with(wanted), "{}", refused.detail);
+        }
         let mut newer = hello(Role::Client);
         (newer.protocol_min, newer.protocol_max) = (2, 3);
         assert_eq!(status(Port::Client, 0, &newer), Err(Status::Unsupported));

@@ -9,12 +9,13 @@ use std::time::Duration;
 use clap::Args;
 use lockstep_client::core::StatusInfo;
 use lockstep_client::{Config, Error, routes_of, status_of};
-use lockstep_wire::CellId;
+use lockstep_wire::{CellId, NodeId, Status};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::{Cluster, exit, print};
 
-/// How long one member may take to say how it is.
+/// How long one member may take to say how it is, however patient the user is.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Show how each cell and its members are.
@@ -31,16 +32,15 @@ pub(crate) struct StatusArgs {
 pub(super) type Members = BTreeMap<String, Result<StatusInfo, Error>>;
 
 pub(super) async fn run(args: StatusArgs) -> Result<u8, Error> {
-    let endpoints: Vec<String> =
-        args.cluster.endpoints.iter().map(|endpoint| endpoint.trim().to_owned()).collect();
-    let routes = routes_of(endpoints.clone(), Config::FIRST_CELL, args.cluster.timeout).await?;
+    let endpoints = args.cluster.endpoints.clone();
+    let routes = routes_of(endpoints, Config::FIRST_CELL, args.cluster.timeout).await?;
     let mut cells: BTreeMap<CellId, Vec<String>> = BTreeMap::from([(Config::FIRST_CELL, Vec::new())]);
     for route in routes {
         cells.entry(route.cell).or_default().push(route.namespace);
     }
     let mut all = Vec::new();
     for (cell, namespaces) in cells {
-        all.push((cell, namespaces, ask(&endpoints, cell).await));
+        all.push((cell, namespaces, ask(&args.cluster, cell).await));
     }
     if args.json {
         let cells: Vec<Value> =
@@ -55,27 +55,62 @@ pub(super) async fn run(args: StatusArgs) -> Result<u8, Error> {
     Ok(if is_led { 0 } else { exit::NO_CLUSTER })
 }
 
-/// Asks the endpoints, and every member that one of them names.
-pub(super) async fn ask(endpoints: &[String], cell: CellId) -> Members {
-    let mut said = Members::new();
-    let mut wanted: BTreeSet<String> = endpoints.iter().cloned().collect();
-    while !wanted.is_empty() {
-        let asked: Vec<_> = std::mem::take(&mut wanted)
-            .into_iter()
-            .map(|address| {
-                let of = address.clone();
-                (address, tokio::spawn(async move { status_of(&of, cell, MEMBER_TIMEOUT).await }))
-            })
-            .collect();
-        for (address, answer) in asked {
-            let what = format!("asking {address}");
-            let answer = answer.await.unwrap_or(Err(Error::Stopped { what }));
-            if let Ok(status) = &answer {
-                wanted.extend(status.members.iter().map(|member| member.address.clone()));
-            }
-            said.insert(address, answer);
+/// Asks the endpoints, and every member that one of them names, and waits for all of them.
+pub(super) async fn ask(cluster: &Cluster, cell: CellId) -> Members {
+    ask_until(cluster, cell, |_| false).await
+}
+
+/// The member that leads, and where: as soon as a majority has answered, none of it in a newer term. Nobody waits for
+/// members that are silent.
+pub(super) async fn find_leader(cluster: &Cluster, cell: CellId) -> Result<(String, StatusInfo), Error> {
+    let members = ask_until(cluster, cell, is_settled).await;
+    if let Some((address, status)) = leader_at(&members) {
+        return Ok((address.to_owned(), status.clone()));
+    }
+    let what = format!("looking for the leader of cell {cell}");
+    let refused = members.into_values().find_map(|answer| match answer {
+        Err(Error::Refused { status: Status::WrongCell, detail, .. }) => Some(detail),
+        Ok(_) | Err(_) => None,
+    });
+    match refused {
+        Some(detail) => Err(Error::Invalid { what, detail }),
+        None => Err(Error::NoCluster { what, trouble: "no member that answers leads it".to_owned() }),
+    }
+}
+
+/// Whether it is known who leads: whoever says so of himself, with a majority that knows of no newer term.
+fn is_settled(members: &Members) -> bool {
+    let Some(leader) = leader(members) else { return false };
+    let heard = members.values().flatten();
+    let behind: BTreeSet<NodeId> =
+        heard.clone().filter(|status| status.term <= leader.term).map(|status| status.node).collect();
+    behind.len() > leader.members.len() / 2 && heard.into_iter().all(|status| status.term <= leader.term)
+}
+
+/// Asks the endpoints, and every member that one of them names, all at once; until all have answered or could not, or it
+/// is enough.
+async fn ask_until(cluster: &Cluster, cell: CellId, is_enough: impl Fn(&Members) -> bool) -> Members {
+    let (mut said, mut asked, mut answers) = (Members::new(), BTreeSet::new(), JoinSet::new());
+    let timeout = cluster.timeout.min(MEMBER_TIMEOUT);
+    let mut ask = |address: &str, answers: &mut JoinSet<_>| {
+        if !address.is_empty() && asked.insert(address.to_owned()) {
+            let address = address.to_owned();
+            answers.spawn(async move {
+                let answer = status_of(&address, cell, timeout).await;
+                (address, answer)
+            });
         }
-        wanted.retain(|address| !address.is_empty() && !said.contains_key(address));
+    };
+    cluster.endpoints.iter().for_each(|endpoint| ask(endpoint, &mut answers));
+    while let Some(answer) = answers.join_next().await {
+        let (address, answer) = answer.expect("asking does not panic and is not cancelled");
+        if let Ok(status) = &answer {
+            status.members.iter().for_each(|member| ask(&member.address, &mut answers));
+        }
+        said.insert(address, answer);
+        if is_enough(&said) {
+            break;
+        }
     }
     said
 }
@@ -85,7 +120,7 @@ fn leader(members: &Members) -> Option<&StatusInfo> {
 }
 
 /// The member that leads in the newest term, and where it was asked.
-pub(super) fn leader_at(members: &Members) -> Option<(&str, &StatusInfo)> {
+fn leader_at(members: &Members) -> Option<(&str, &StatusInfo)> {
     let answers =
         members.iter().filter_map(|(address, answer)| Some((address.as_str(), answer.as_ref().ok()?)));
     let leaders = answers.filter(|(_, status)| status.role == "leader");
@@ -175,6 +210,7 @@ fn as_json(cell: CellId, namespaces: &[String], members: &Members) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_client::core::MemberInfo;
     use lockstep_wire::{LogIndex, NodeId, Term};
 
     use super::*;
@@ -213,6 +249,26 @@ mod tests {
 ";
         assert_eq!(text, wanted);
         assert_eq!(as_json(CellId(1), &[], &members)["members"][0]["applied"], "90");
+    }
+
+    #[test]
+    fn who_leads_is_known_when_a_majority_has_answered_and_none_is_ahead() {
+        let member = |node| MemberInfo {
+            node: NodeId(node),
+            address: String::new(),
+            is_linked: false,
+            matched: LogIndex(0),
+        };
+        let leader = StatusInfo { members: (1..=3).map(member).collect(), ..status(1, "leader") };
+        let mut members = Members::from([("a:1".to_owned(), Ok(leader.clone()))]);
+        assert!(!is_settled(&members), "it may have been deposed long ago");
+        members.insert("localhost:1".to_owned(), Ok(leader));
+        assert!(!is_settled(&members), "that is the same one");
+        members.insert("b:1".to_owned(), Ok(status(2, "follower")));
+        assert!(is_settled(&members));
+        members.insert("c:1".to_owned(), Ok(StatusInfo { term: Term(5), ..status(3, "candidate") }));
+        assert!(!is_settled(&members));
+        assert!(!is_settled(&Members::from([("b:1".to_owned(), Ok(status(2, "follower")))])));
     }
 
     #[test]

@@ -27,15 +27,11 @@ pub(crate) struct TransferLeaderArgs {
 
 pub(super) async fn run(args: TransferLeaderArgs) -> Result<u8, Error> {
     let (cell, to) = (CellId(args.cell), args.to.map(NodeId));
-    let members = status::ask(&args.cluster.endpoints, cell).await;
-    let Some((address, leading)) = status::leader_at(&members) else {
-        complain(&format!("cell {cell}: no member that answers leads it; nothing was asked for"));
-        return Ok(exit::NO_CLUSTER);
-    };
+    let (address, leading) = status::find_leader(&args.cluster, cell).await?;
     let from = leading.node;
     let (leader, term) = match to {
         Some(to) if to == from => (from, leading.term),
-        _ => transfer_leader(address, cell, to, args.cluster.timeout).await?,
+        _ => transfer_leader(&address, cell, to, args.cluster.timeout).await?,
     };
     if args.json {
         let json = json!({ "cell": cell.0, "from": from.0, "leader": leader.0, "term": term.to_string() });

@@ -173,10 +173,16 @@ fn leadership_goes_where_the_operator_wants_it_and_no_call_fails() {
     let (code, _, complained) = transfer(&cluster, &["--to", &(still + 1).to_string()]);
     assert_eq!(code, Some(70), "{complained}");
     assert!(complained.contains(&format!("node {} ", still + 1)), "{complained}");
+    // Nor does it keep anybody waiting who looks for the leader.
+    let (code, said, complained) =
+        transfer(&cluster, &["--to", &(leading + 1).to_string(), "--timeout", "1s"]);
+    assert_eq!((code, said.contains("leads already")), (Some(0), true), "{said}{complained}");
     load.await_successes(100);
     cluster.process(still).signal(Signal::CONT);
     let (code, _, complained) = transfer(&cluster, &["--to", "9"]);
     assert_eq!((code, complained.contains("no member of this cell")), (Some(70), true), "{complained}");
+    let (code, _, complained) = transfer(&cluster, &["--cell", "9"]);
+    assert_eq!((code, complained.contains("there is no cell 9")), (Some(2), true), "{complained}");
     load.verify_kept();
     load.finish();
     cluster.agree(CELL);

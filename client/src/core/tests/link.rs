@@ -27,6 +27,22 @@ fn a_hundred_sessions_live_through_an_election_of_three_seconds() {
 }
 
 #[test]
+fn a_member_that_is_asked_for_itself_is_taken_at_its_word_and_others_are_gone_to() {
+    for (is_pinned, wanted) in [(true, Some(Status::WrongCell)), (false, None)] {
+        let mut rig = Rig::with(|config| config.is_pinned = is_pinned);
+        rig.cell.refusals.push_back((kind::HELLO, Status::WrongCell));
+        let call = rig.core.status(rig.now);
+        rig.pass_ms(100);
+        match rig.outcome(call) {
+            Some(Outcome::Failed(Failure::Refused { status, detail })) => {
+                assert_eq!((Some(status), detail.as_str()), (wanted, "as told"));
+            }
+            other => assert!(matches!(other, Some(Outcome::Status(_))) && wanted.is_none(), "{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_member_that_lost_its_leader_is_left_within_one_try() {
     let mut rig = Rig::new();
     let key = rig.open(10_000);
