@@ -84,10 +84,10 @@ impl Shard {
         match report {
             Report::Born => tracing::info!(%node, %cell, "the cell is born"),
             Report::Leading { term } => tracing::info!(%node, %cell, %term, "leading"),
-            Report::Deposed { term, reason } if self.stop_deadline.is_some() => {
-                tracing::info!(%node, %cell, %term, reason, "not leading any more: stopping");
+            Report::Deposed { term, reason, is_planned: true } => {
+                tracing::info!(%node, %cell, %term, reason, "not leading any more, as planned");
             }
-            Report::Deposed { term, reason } => {
+            Report::Deposed { term, reason, is_planned: false } => {
                 tracing::warn!(%node, %cell, %term, reason, "not leading any more")
             }
             Report::Following { term, leader } => tracing::info!(%node, %cell, %term, %leader, "following"),

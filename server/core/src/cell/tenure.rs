@@ -77,8 +77,8 @@ impl Cell {
                 fx.push(Effect::Report(Report::Leading { term }));
                 self.take_office(now, fx);
             }
-            RaftEvent::Deposed { term, reason } => {
-                fx.push(Effect::Report(Report::Deposed { term, reason }));
+            RaftEvent::Deposed { term, reason, is_planned } => {
+                fx.push(Effect::Report(Report::Deposed { term, reason, is_planned }));
                 self.leave_office(fx);
             }
             RaftEvent::LeaderChanged { leader } => {

@@ -180,7 +180,8 @@ impl Raft {
     /// Gives up whatever this node is, in its term.
     pub(super) fn step_down(&mut self, reason: &'static str, now: Time) {
         if self.role == Role::Leader {
-            self.events.push_back(RaftEvent::Deposed { term: self.term, reason });
+            let is_planned = self.stop.is_some() || self.has_told_successor();
+            self.events.push_back(RaftEvent::Deposed { term: self.term, reason, is_planned });
             self.leader = None;
             self.end_leading();
         }

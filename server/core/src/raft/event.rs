@@ -35,6 +35,8 @@ pub enum RaftEvent {
         term: Term,
         /// Why.
         reason: &'static str,
+        /// It had told another member to take over, or stops.
+        is_planned: bool,
     },
     /// This node follows another leader than before.
     LeaderChanged {

@@ -503,9 +503,9 @@ impl Cluster {
                 format!("elected in term {term}")
             }
             RaftEvent::Serving { term } => format!("serves in term {term}"),
-            RaftEvent::Deposed { term, reason } => {
+            RaftEvent::Deposed { term, reason, is_planned } => {
                 self.oracle.deposed += 1;
-                format!("deposed in term {term}: {reason}")
+                format!("deposed in term {term}{}: {reason}", if is_planned { " as planned" } else { "" })
             }
             RaftEvent::LeaderChanged { leader } => format!("follows {leader}"),
             RaftEvent::RoundConfirmed(round) => {

@@ -271,7 +271,7 @@ fn transfer_hands_over_in_order() {
         62.8   2    log 5: term 2 vote 2
         62.9   2>1  vote? TakeOver term 2 log 1@1
         62.9   2>3  vote? TakeOver term 2 log 1@1
-        63.1   1    deposed in term 1: another member campaigns in a newer term
+        63.1   1    deposed in term 1 as planned: another member campaigns in a newer term
         63.1   1    log 5: term 2 vote 2
         63.1   3    log 5: term 2 vote 2
         63.2   1>2  vote yes TakeOver term 2
