@@ -19,6 +19,8 @@ use lockstep_ring::net::{self, SocketOptions};
 use lockstep_ring::probe::{self, Needs};
 use lockstep_ring::storage::DataDirectory;
 use lockstep_wal::Superblock;
+use lockstep_wal::disk::FileName;
+use lockstep_wal::layout::BLOCK_BYTES;
 use lockstep_wire::{BirthId, CellId, Epoch, NodeId};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -312,8 +314,24 @@ impl Claim {
                 superblock.node
             )));
         }
+        let damaged =
+            Superblock::damaged_copy(&mut directory).map_err(|refusal| refuse(refusal.to_string()))?;
+        if let Some(copy) = damaged {
+            let file = data.join(FileName::Superblock.to_string());
+            tracing::warn!("{}", damaged_superblock(&file, copy));
+        }
         Ok(Claim { directory, superblock })
     }
+}
+
+/// What an operator is told of a superblock of which one copy is good: the node can start, once more.
+fn damaged_superblock(file: &Path, copy: usize) -> String {
+    let (file, good) = (file.display(), 1 - copy);
+    format!(
+        "{file}: one of its two copies is damaged (at offset {}); the other one is used. Look after the disk, stop this node and \
+         copy the good one over it: dd if={file} of={file} bs={BLOCK_BYTES} count=1 skip={good} seek={copy} conv=notrunc,fsync",
+        copy * BLOCK_BYTES
+    )
 }
 
 fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<Vec<CellConfig>, NodeError> {

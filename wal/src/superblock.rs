@@ -47,6 +47,19 @@ impl Superblock {
 
     /// Reads both copies and decides. Writes nothing.
     pub fn load(storage: &mut dyn StorageRead) -> Result<Superblock, Refusal> {
+        match Superblock::copies(storage)? {
+            [Some(first), Some(second)] if first != second => Err(Refusal::SuperblocksDiffer),
+            [Some(found), _] | [None, Some(found)] => Ok(found),
+            [None, None] => Err(Refusal::SuperblockDamaged),
+        }
+    }
+
+    /// Which of the copies is damaged, counted from 0, when the other one is not: nothing is lost yet.
+    pub fn damaged_copy(storage: &mut dyn StorageRead) -> Result<Option<usize>, Refusal> {
+        Ok(Superblock::copies(storage)?.iter().position(Option::is_none))
+    }
+
+    fn copies(storage: &mut dyn StorageRead) -> Result<[Option<Superblock>; SUPERBLOCK_COPIES], Refusal> {
         let files = storage.list().map_err(Refusal::disk(None))?;
         let Some(&(file, len)) = files.iter().find(|(file, _)| *file == FileName::Superblock) else {
             return Err(Refusal::NotFormatted);
@@ -63,11 +76,7 @@ impl Superblock {
                 *copy = Superblock::decode(&block)?;
             }
         }
-        match copies {
-            [Some(first), Some(second)] if first != second => Err(Refusal::SuperblocksDiffer),
-            [Some(found), _] | [None, Some(found)] => Ok(found),
-            [None, None] => Err(Refusal::SuperblockDamaged),
-        }
+        Ok(copies)
     }
 
     /// Both copies, as they stand in the file.

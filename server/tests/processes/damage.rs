@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use lockstep_wal::layout::{BATCH_MAGIC, BLOCK_BYTES};
@@ -97,6 +98,29 @@ fn a_flipped_bit_inside_the_log_is_refused_with_its_place_and_nothing_is_cut() {
     let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
     worker.verify(&mut connection);
     worker.one(&mut connection).expect("the cell grants");
+}
+
+#[test]
+fn a_damaged_copy_of_the_superblock_is_named_with_what_mends_it() {
+    let mut cluster = Cluster::format(1, 1, "");
+    let superblock = cluster.places[0].data.join("superblock");
+    let whole = fs::read(&superblock).expect("a superblock");
+    for offset in [0, BLOCK_BYTES as u64] {
+        flip(&superblock, offset + 20);
+        cluster.start_all();
+        cluster.leader(CELL);
+        let complained = cluster.kill(0);
+        let line = complained.lines().find(|line| line.contains(&superblock.display().to_string()));
+        let line = line.unwrap_or_else(|| panic!("nothing about the superblock in: {complained}"));
+        assert!(line.contains("WARN") && line.contains(&format!("at offset {offset})")), "{line}");
+        let (_, command) = line.split_once("over it: ").expect("it says what to do");
+        let mended = Command::new("sh").args(["-c", command]).stderr(Stdio::null()).status();
+        assert!(mended.expect("a shell runs").success(), "{command}");
+        assert!(fs::read(&superblock).expect("a superblock") == whole, "the command has mended it");
+    }
+    cluster.start_all();
+    cluster.leader(CELL);
+    assert!(!cluster.kill(0).contains("superblock"));
 }
 
 /// A replica whose log is damaged is lost, and the others go on.

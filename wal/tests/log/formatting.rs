@@ -97,8 +97,11 @@ fn one_good_copy_of_the_superblock_is_enough() {
             let mut disk = formatted();
             disk.rot(FileName::Superblock, copy * BLOCK_BYTES as u64 + byte, 0x20);
             assert_eq!(claim(&mut disk), Ok(superblock()));
+            let damaged = usize::try_from(copy).expect("there are two copies");
+            assert_eq!(Superblock::damaged_copy(&mut disk), Ok(Some(damaged)), "it is told which is not");
         }
     }
+    assert_eq!(Superblock::damaged_copy(&mut formatted()), Ok(None));
 }
 
 #[test]
