@@ -182,6 +182,12 @@ fn code_of(error: &Error) -> u8 {
     }
 }
 
+/// So many of something, whose name takes an s when there are several.
+fn counted(count: impl Into<u64>, noun: &str) -> String {
+    let count = count.into();
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 fn complain(text: &str) {
     eprintln!("lockstep: {text}");
 }
@@ -204,6 +210,12 @@ mod tests {
     use lockstep_wire::reply::EndReason;
 
     use super::*;
+
+    #[test]
+    fn one_of_something_is_not_several() {
+        let all = [0_u32, 1, 2].map(|count| counted(count, "shard"));
+        assert_eq!(all, ["0 shards", "1 shard", "2 shards"]);
+    }
 
     #[test]
     fn a_wait_that_fails_lost_nothing() {

@@ -17,8 +17,8 @@ use lockstep_wal::{SnapshotInspection, SnapshotRefusal, inspect_snapshot};
 use lockstep_wire::{CellId, DecodeError, LogIndex};
 use serde_json::{Value, json};
 
-use super::wal::{LOOKS_MAX, open};
-use super::{complain, exit, print};
+use super::wal::{LOOKS_MAX, Opened, open};
+use super::{complain, counted, exit, print};
 
 /// Look into a node's snapshots; changes nothing, and works beside a running node.
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ struct Selection {
     /// Only those of this cell.
     #[arg(long, value_name = "ID")]
     cell: Option<u16>,
-    /// Only the one through this index.
+    /// Only the one through this index; with --cell.
     #[arg(long, requires = "cell", value_name = "INDEX")]
     index: Option<u64>,
     /// Print JSON; 64-bit numbers as strings.
@@ -257,11 +257,12 @@ impl Survey {
     fn describe(&self) -> String {
         let SnapshotInspection { id, bytes, pieces } = self.inspection;
         format!(
-            "cell {}: snapshot through entry {} (term {})  {bytes} bytes, {pieces} pieces\n  \
+            "cell {}: snapshot through entry {} (term {})  {bytes} bytes, {}\n  \
              epoch {}  digest {:016x}  sessions {}, locks {}, holds {}, waits {}",
             self.cell,
             id.index,
             id.term,
+            counted(pieces, "piece"),
             self.epoch,
             self.digest,
             self.sessions,
@@ -287,6 +288,20 @@ impl Survey {
             "waits": self.waits,
         })
     }
+}
+
+/// What is wrong with asking for the snapshots of a cell of which there is none, if this node does not have that cell.
+fn refuse_unknown_cell(selection: &Selection, opened: &mut Opened) -> Result<(), String> {
+    let Some(cell) = selection.cell.map(CellId) else { return Ok(()) };
+    let data = selection.data.display();
+    let cells = opened
+        .cells()
+        .map_err(|refusal| format!("{data}: whether there is a cell {cell} cannot be told: {refusal}"))?;
+    if cells.contains(&cell) {
+        return Ok(());
+    }
+    let known: Vec<String> = cells.iter().map(CellId::to_string).collect();
+    Err(format!("{data}: there is no cell {cell}; the log has records of these: {}", known.join(", ")))
 }
 
 fn inspected(selection: &Selection) -> u8 {
@@ -318,6 +333,12 @@ fn inspected(selection: &Selection) -> u8 {
     });
     if let Err(trouble) = outcome {
         return refused(&trouble);
+    }
+    if shown.is_empty()
+        && let Err(why) = refuse_unknown_cell(selection, &mut opened)
+    {
+        complain(&why);
+        return exit::FAILED;
     }
     if selection.json {
         print(&json!({ "snapshots": shown }).to_string());
@@ -354,10 +375,15 @@ fn verified(selection: &Selection) -> u8 {
         let why = format!("{}: {trouble}", selection.data.display());
         return refused(&why, trouble.json(), trouble.code());
     }
+    if snapshots == 0
+        && let Err(why) = refuse_unknown_cell(selection, &mut opened)
+    {
+        return refused(&why, json!({ "refusal": why }), exit::FAILED);
+    }
     if selection.json {
         print(&json!({ "ok": true, "snapshots": snapshots, "bytes": bytes.to_string() }).to_string());
     } else {
-        print(&format!("ok: {snapshots} snapshots, {bytes} bytes"));
+        print(&format!("ok: {}, {bytes} bytes", counted(snapshots, "snapshot")));
     }
     0
 }

@@ -13,7 +13,7 @@ use lockstep_wire::{CellId, NodeId, Status};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{Cluster, exit, print};
+use super::{Cluster, counted, exit, print};
 
 /// How long one member may take to say how it is, however patient the user is.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -130,8 +130,12 @@ fn leader_at(members: &Members) -> Option<(&str, &StatusInfo)> {
 fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {
     let mut text = match leader(members) {
         Some(leader) => format!(
-            "cell {cell}: led by node {} in term {}; {} sessions, {} locks, {} entries committed\n",
-            leader.node, leader.term, leader.sessions, leader.locks, leader.committed
+            "cell {cell}: led by node {} in term {}; {}, {}, committed through entry {}\n",
+            leader.node,
+            leader.term,
+            counted(leader.sessions, "session"),
+            counted(leader.locks, "lock"),
+            leader.committed
         ),
         // One that was formatted again knows of no birth either; whoever has a term knows better.
         None if members.values().flatten().all(|status| status.role == "unborn")
@@ -242,7 +246,7 @@ mod tests {
             ("c:1".to_owned(), Err(silent)),
         ]);
         let text = describe(CellId(1), &[String::new()], &members);
-        let wanted = "cell 1: led by node 1 in term 4; 3 sessions, 2 locks, 90 entries committed
+        let wanted = "cell 1: led by node 1 in term 4; 3 sessions, 2 locks, committed through entry 90
   a:1   node 1  leader     term 4  applied 90  durable 91
   bb:1  node 2  follower   term 4  applied 90  durable 91  its disk is full
   c:1   no answer: c:1: refused

@@ -67,7 +67,7 @@ fn the_snapshots_of_a_stopped_node_are_shown_and_verified_and_not_changed() {
 
     let (code, said, complained) = snapshot("verify", &data, &[]);
     assert_eq!(code, Some(0), "{complained}");
-    assert!(said.starts_with(&format!("ok: {} snapshots, ", files.len())), "{said}");
+    assert!(said.starts_with(&format!("ok: {} snapshot", files.len())), "{said}");
     assert_eq!(snapshot_json("verify", &data, Some(0))["snapshots"], files.len());
 
     let json = snapshot_json("inspect", &data, Some(0));
@@ -90,7 +90,11 @@ fn the_snapshots_of_a_stopped_node_are_shown_and_verified_and_not_changed() {
     assert_eq!(code, Some(0), "{complained}");
     assert!(said.starts_with(&format!("cell 0: snapshot through entry {newest} (term ")), "{said}");
     assert!(said.contains("  sessions 8, locks ") && said.lines().count() == 2, "{said}");
-    assert_eq!(snapshot("inspect", &data, &["--cell", "3"]).1, "no snapshots\n");
+    for what in ["inspect", "verify"] {
+        let (code, said, complained) = snapshot(what, &data, &["--cell", "3"]);
+        assert_eq!((code, said.as_str()), (FAILED, ""));
+        assert!(complained.contains("there is no cell 3; the log has records of these: 0"), "{complained}");
+    }
     let (code, _, complained) = snapshot("verify", &data, &["--cell", "0", "--index", "1"]);
     assert_eq!(code, FAILED);
     assert!(complained.contains("is missing"), "{complained}");
@@ -137,6 +141,11 @@ fn a_damaged_snapshot_is_named_with_its_place_by_an_exit_code_of_its_own() {
         assert_eq!(code, DAMAGED, "{complained}");
         assert!(complained.contains(&format!("{name} is damaged at offset 0")), "{complained}");
     }
+    // The log's mark names it, so that its log is not whole either.
+    let wal_verify = || run(["wal", "verify", &data.display().to_string()]);
+    let (status, said, complained) = wal_verify();
+    assert_eq!((status.code(), said.as_str()), (DAMAGED, ""));
+    assert!(complained.contains(&format!("{name} is damaged at offset 0")), "{complained}");
     let json = snapshot_json("verify", &data, DAMAGED);
     assert_eq!((&json["ok"], &json["file"], &json["offset"]), (&false.into(), &name.into(), &"0".into()));
     let json = snapshot_json("inspect", &data, DAMAGED);
@@ -146,6 +155,12 @@ fn a_damaged_snapshot_is_named_with_its_place_by_an_exit_code_of_its_own() {
     assert!(refused["refusal"].is_string() && refused["sessions"].is_null(), "{refused}");
     flip(file, 100);
     assert_eq!(snapshot("verify", &data, &[]).0, Some(0), "mended, it is whole");
+    assert_eq!(wal_verify().0.code(), Some(0));
+    std::fs::rename(file, data.join("elsewhere")).expect("it can be moved");
+    let (status, _, complained) = wal_verify();
+    assert_eq!(status.code(), DAMAGED);
+    assert!(complained.contains(&format!("{name} is missing")), "{complained}");
+    std::fs::rename(data.join("elsewhere"), file).expect("it can be moved back");
 
     let whole = std::fs::read(file).expect("a snapshot");
     std::fs::write(file, &whole[..whole.len() - BLOCK_BYTES]).expect("a snapshot can be written");

@@ -58,7 +58,7 @@ fn the_log_of_a_stopped_node_is_shown_and_verified_and_not_changed() {
 
     let (code, said, complained) = wal("verify", &data, &[]);
     assert_eq!(code, Some(0), "{complained}");
-    assert!(said.starts_with("ok: 1 shards, "), "{said}");
+    assert!(said.starts_with("ok: 1 shard, "), "{said}");
     let (code, said, complained) = wal("inspect", &data, &[]);
     assert_eq!(code, Some(0), "{complained}");
     for part in [

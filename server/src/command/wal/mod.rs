@@ -7,19 +7,19 @@ mod entry;
 mod show;
 mod survey;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use lockstep_ring::storage::ReadOnlyDirectory;
-use lockstep_wal::disk::ShardId;
-use lockstep_wal::{Refusal, Superblock, inspect};
+use lockstep_wal::disk::{DiskError, FileName, ShardId};
+use lockstep_wal::{Refusal, SnapshotId, SnapshotRefusal, Superblock, inspect, load_snapshot};
 use lockstep_wire::{CellId, LogIndex};
 use serde_json::{Value, json};
 
 use self::survey::{Selection, ShardSurvey};
-use super::{complain, exit, print};
+use super::{complain, counted, exit, print};
 
 /// A running node may rotate its log while it is looked at, and what was seen then does not fit together. A refusal
 /// counts when it is met twice.
@@ -53,15 +53,16 @@ struct InspectArgs {
     /// List the entries instead, one a line.
     #[arg(long)]
     entries: bool,
-    /// Only those of this cell.
+    /// Only those of this cell; with --entries.
     #[arg(long, requires = "entries", value_name = "ID")]
     cell: Option<u16>,
-    /// Only those from this index on.
+    /// Only those from this index on; with --entries.
     #[arg(long, requires = "entries", value_name = "INDEX", default_value_t = 0)]
     from: u64,
 }
 
-/// Read and verify the whole log as a start would; say ok, or what it would be refused for.
+/// Read and verify the whole log as a start would, and the newest snapshot of each cell, which its mark in the log names; say ok,
+/// or what is wrong.
 ///
 /// Beside a running node, what it says of the newest segment is a moment's view.
 #[derive(Debug, Args)]
@@ -98,9 +99,58 @@ pub(super) fn open(data: &std::path::Path) -> Result<Opened, (String, u8)> {
     }
 }
 
+/// A snapshot that counts, and is not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LostSnapshot {
+    cell: CellId,
+    file: FileName,
+    refusal: SnapshotRefusal,
+}
+
 impl Opened {
     fn shards(&self) -> std::ops::Range<u16> {
         0..self.superblock.shards
+    }
+
+    /// The cells that the logs have records of.
+    pub(super) fn cells(&mut self) -> Result<BTreeSet<CellId>, Refusal> {
+        let mut cells = BTreeSet::new();
+        for shard in self.shards() {
+            cells.extend(self.survey(shard, None)?.cells.into_keys());
+        }
+        Ok(cells)
+    }
+
+    /// Reads a shard and the snapshots that its newest marks name. A running node replaces those; one that is not whole
+    /// counts when it is met twice.
+    fn survey_with_snapshots(&mut self, shard: u16) -> Result<(ShardSurvey, Option<LostSnapshot>), Refusal> {
+        let mut before = None;
+        for _ in 0..LOOKS_MAX {
+            let survey = self.survey(shard, None)?;
+            let lost = self.lost_snapshot(&survey);
+            if lost.is_none() || lost == before {
+                return Ok((survey, lost));
+            }
+            before = lost;
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        Ok((self.survey(shard, None)?, before))
+    }
+
+    /// The first snapshot that a cell's newest mark names and that is not whole.
+    fn lost_snapshot(&mut self, survey: &ShardSurvey) -> Option<LostSnapshot> {
+        let marks = survey.cells.iter().filter_map(|(cell, of_cell)| Some((*cell, of_cell.mark?)));
+        marks.into_iter().find_map(|(cell, (index, term))| {
+            let id = SnapshotId { index, term };
+            let file = FileName::Snapshot { cell, index };
+            let frozen = self.directory.freeze_snapshot(cell, index);
+            let frozen = frozen.map_err(|error| match error {
+                DiskError::NotFound => SnapshotRefusal::Missing { file },
+                error => SnapshotRefusal::Disk { file: Some(file), error },
+            });
+            let loaded = frozen.and_then(|()| load_snapshot(&mut self.directory, cell, id, &mut |_| {}));
+            loaded.err().map(|refusal| LostSnapshot { cell, file, refusal })
+        })
     }
 
     /// Reads a shard, again if need be.
@@ -197,9 +247,9 @@ fn verified(args: &VerifyArgs) -> u8 {
             return code;
         }
     };
-    let (mut segments, mut records, mut is_torn) = (0, 0, false);
+    let (mut segments, mut records, mut is_torn) = (0_u64, 0, false);
     for shard in opened.shards() {
-        let survey = match opened.survey(shard, None) {
+        let (survey, lost) = match opened.survey_with_snapshots(shard) {
             Ok(survey) => survey,
             Err(refusal) => {
                 let mut json = show::refusal_json(&refusal);
@@ -213,7 +263,15 @@ fn verified(args: &VerifyArgs) -> u8 {
             let json = json!({ "refusal": why, "shard": shard, "cell": cell.0, "index": index.to_string() });
             return refused(&why, json, exit::DAMAGED);
         }
-        segments += survey.inspection.segments.len();
+        if let Some(LostSnapshot { cell, file, refusal }) = lost {
+            let why = format!(
+                "shard {shard}: the newest snapshot of cell {cell} is not whole: {refusal}; a start tries an older one, or \
+                 the leader's"
+            );
+            let json = json!({ "refusal": why, "shard": shard, "cell": cell.0, "file": file.to_string() });
+            return refused(&why, json, exit::DAMAGED);
+        }
+        segments += survey.inspection.segments.len() as u64;
         records += survey.inspection.segments.iter().map(|segment| segment.records).sum::<u64>();
         is_torn |= survey.inspection.is_torn;
     }
@@ -230,8 +288,12 @@ fn verified(args: &VerifyArgs) -> u8 {
         );
     } else {
         let torn = if is_torn { "; the last batch is not whole, a start cuts it" } else { "" };
-        let shards = opened.superblock.shards;
-        print(&format!("ok: {shards} shards, {segments} segments, {records} records{torn}"));
+        print(&format!(
+            "ok: {}, {}, {}{torn}",
+            counted(opened.superblock.shards, "shard"),
+            counted(segments, "segment"),
+            counted(records, "record")
+        ));
     }
     0
 }

@@ -8,17 +8,18 @@ use lockstep_wal::{Refusal, SegmentState, Superblock};
 use lockstep_wire::CellId;
 use serde_json::{Value, json};
 
+use super::super::counted;
 use super::entry;
 use super::survey::{CellSurvey, Listed, ShardSurvey};
 
 /// The directory's identity.
 pub(super) fn superblock(superblock: &Superblock) -> String {
     format!(
-        "cluster {}  node {}  incarnation {}\n{} shards, segments of {} bytes\n",
+        "cluster {}  node {}  incarnation {}\n{}, segments of {} bytes\n",
         superblock.cluster,
         superblock.node,
         superblock.incarnation,
-        superblock.shards,
+        counted(superblock.shards, "shard"),
         superblock.segment_bytes
     )
 }
@@ -32,8 +33,14 @@ pub(super) fn shard(number: u16, survey: &ShardSurvey) -> String {
         text += &match segment.state {
             SegmentState::Spare => format!("  segment {sequence}  {state}\n"),
             SegmentState::Retired | SegmentState::Sealed | SegmentState::Tail => format!(
-                "  segment {sequence}  {state}  {} bytes, {} batches, {} records\n",
-                segment.end_offset, segment.batches, segment.records
+                "  segment {sequence}  {state}  {} bytes, {}, {}\n",
+                segment.end_offset,
+                if segment.batches == 1 {
+                    "1 batch".to_owned()
+                } else {
+                    format!("{} batches", segment.batches)
+                },
+                counted(segment.records, "record")
             ),
         };
     }
