@@ -351,6 +351,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
             fill_random(&mut birth_id)?;
             Ok(CellConfig {
                 cell,
+                cells: config.cells,
                 node: config.node,
                 members: members.clone(),
                 is_joining: config.is_joining,

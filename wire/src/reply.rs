@@ -329,6 +329,8 @@ pub struct MembersView<'a> {
     pub peer_address: &'a str,
     /// Where it serves clients, likewise.
     pub client_address: &'a str,
+    /// How many cells the cluster has, from 0 on.
+    pub cells: u16,
     /// The leader it knows; 0 for none.
     pub leader: NodeId,
     /// Where that leader serves clients; empty when not known.

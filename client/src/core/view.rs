@@ -171,6 +171,8 @@ pub struct MembersInfo {
     pub peer_address: String,
     /// Where it serves clients, likewise.
     pub client_address: String,
+    /// How many cells the cluster has, from 0 on.
+    pub cells: u16,
     /// The leader it knows; 0 for none.
     pub leader: NodeId,
     /// Where that leader serves clients; empty when not known.
@@ -303,6 +305,7 @@ impl From<reply::MembersView<'_>> for MembersInfo {
             incarnation: view.incarnation,
             peer_address: view.peer_address.to_owned(),
             client_address: view.client_address.to_owned(),
+            cells: view.cells,
             leader: view.leader,
             leader_address: view.leader_address.to_owned(),
             last: view.last,

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use lockstep_client::core::{MemberWish, MembersInfo};
-use lockstep_client::{Error, change_members, members_of, transfer_leader};
-use lockstep_wire::limit::CELLS_MAX;
+use lockstep_client::{Config, Error, change_members, members_of, transfer_leader};
 use lockstep_wire::{CellId, LogIndex, NodeId, Status};
 use serde_json::{Value, json};
 
@@ -109,7 +108,7 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
 async fn wish_of(change: &Change, args: &MembersArgs) -> Result<Result<MemberWish, String>, Error> {
     Ok(Ok(match change {
         Change::Add { node: address } => {
-            let cell = CellId(args.cell.unwrap_or(0));
+            let cell = args.cell.map_or(Config::FIRST_CELL, CellId);
             let new = members_of(address, cell, args.cluster.timeout).await?;
             if new.peer_address.parse::<SocketAddr>().is_err() {
                 return Ok(Err(format!("node {} does not say where it serves members", new.node)));
@@ -144,7 +143,8 @@ async fn carry_out(
     };
     let end = Instant::now() + patience;
     loop {
-        let (address, leader) = leader(args, cell).await?;
+        let (address, leading) = status::find_leader(&args.cluster, cell).await?;
+        let leader = leading.node;
         let result = match change {
             Change::Remove { node } if leader == NodeId(*node) => {
                 transfer_leader(&address, cell, None, args.cluster.timeout).await.map(|_| ())
@@ -169,48 +169,32 @@ async fn carry_out(
     }
 }
 
-/// The leader of a cell and where it serves clients.
-async fn leader(args: &MembersArgs, cell: CellId) -> Result<(String, NodeId), Error> {
-    let members = status::ask(&args.cluster.endpoints, cell).await;
-    match status::leader_at(&members) {
-        Some((address, leading)) => Ok((address.to_owned(), leading.node)),
-        None => Err(Error::NoCluster {
-            what: format!("changing the members of cell {cell}"),
-            trouble: "no member that answers leads the cell".to_owned(),
-        }),
-    }
-}
-
-/// The cells that are meant, and what one of their members says; the leader's word where there is one.
+/// The cells that are meant, and who their members are as the leader knows it; without one, as anybody does.
 async fn cells(args: &MembersArgs) -> Result<Vec<(CellId, MembersInfo)>, Error> {
-    let wanted = match args.cell {
-        Some(cell) => cell..cell + 1,
-        None => 0..u16::try_from(CELLS_MAX).expect("there are few cells"),
-    };
-    let mut cells = Vec::new();
-    for cell in wanted.map(CellId) {
-        match members(args, cell).await {
-            Ok(members) => cells.push((cell, members)),
-            // One behind the last.
-            Err(Error::Refused { status: Status::WrongCell, .. }) if !cells.is_empty() => break,
-            Err(error) => return Err(error),
-        }
+    if let Some(cell) = args.cell.map(CellId) {
+        return Ok(vec![(cell, members(args, cell).await?)]);
+    }
+    let first = members(args, Config::FIRST_CELL).await?;
+    let others = (0..first.cells).map(CellId).filter(|cell| *cell != Config::FIRST_CELL);
+    let mut cells = vec![(Config::FIRST_CELL, first)];
+    for cell in others {
+        cells.push((cell, members(args, cell).await?));
     }
     Ok(cells)
 }
 
-/// What the leader of a cell says of the members; without one, whoever answers.
 async fn members(args: &MembersArgs, cell: CellId) -> Result<MembersInfo, Error> {
-    let all = status::ask(&args.cluster.endpoints, cell).await;
-    let leading = status::leader_at(&all).map(|(address, _)| address.to_owned());
-    let answering = || all.iter().find(|(_, said)| said.is_ok()).map(|(address, _)| address.clone());
-    match leading.or_else(answering) {
-        Some(address) => members_of(&address, cell, args.cluster.timeout).await,
-        None => match all.into_values().next() {
-            Some(Err(error)) => Err(error),
-            Some(Ok(_)) | None => unreachable!("at least one endpoint was asked, and none answered"),
-        },
+    let without_leader = match status::find_leader(&args.cluster, cell).await {
+        Ok((address, _)) => return members_of(&address, cell, args.cluster.timeout).await,
+        Err(error @ Error::Invalid { .. }) => return Err(error),
+        Err(error) => error,
+    };
+    for address in &args.cluster.endpoints {
+        if let Ok(members) = members_of(address, cell, args.cluster.timeout).await {
+            return Ok(members);
+        }
     }
+    Err(without_leader)
 }
 
 async fn show(args: &MembersArgs) -> Result<u8, Error> {
@@ -324,6 +308,7 @@ mod tests {
             incarnation: Incarnation([7; 16]),
             peer_address: String::new(),
             client_address: String::new(),
+            cells: 4,
             leader: NodeId(1),
             leader_address: String::new(),
             last: LogIndex(90),

@@ -99,6 +99,7 @@ pub(crate) struct Cluster {
     /// Members of the cluster, host:port, separated by commas; one that lives is enough.
     #[arg(
         long,
+        global = true,
         env = "LOCKSTEP_ENDPOINTS",
         value_delimiter = ',',
         default_value = "127.0.0.1:7400",
@@ -107,7 +108,13 @@ pub(crate) struct Cluster {
     )]
     endpoints: Vec<String>,
     /// How long to look for a member that can answer.
-    #[arg(long, default_value = "10s", value_parser = parse_timeout, value_name = "DURATION")]
+    #[arg(
+        long,
+        global = true,
+        default_value = "10s",
+        value_parser = parse_timeout,
+        value_name = "DURATION"
+    )]
     timeout: Duration,
 }
 

@@ -159,7 +159,10 @@ fn leadership_goes_where_the_operator_wants_it_and_no_call_fails() {
     }
     let from = cluster.leader(CELL);
     let said = cluster.process(from).complained();
-    assert!(said.contains("INFO not leading any more, as planned") && !said.contains("WARN not leading"), "{said}");
+    assert!(
+        said.contains("INFO not leading any more, as planned") && !said.contains("WARN not leading"),
+        "{said}"
+    );
     let (code, said, _) = transfer(&cluster, &["--to", &(from + 1).to_string()]);
     assert_eq!((code, said.contains("leads already")), (Some(0), true), "{said}");
     let (code, said, complained) = transfer(&cluster, &["--json"]);

@@ -16,6 +16,7 @@ mod flood;
 mod hostile;
 mod identity;
 mod load;
+mod members;
 mod pause;
 mod process;
 mod refusal;

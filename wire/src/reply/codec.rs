@@ -398,6 +398,7 @@ impl<'a> MembersView<'a> {
         out.put(&self.incarnation.0);
         out.put_bytes(self.peer_address.as_bytes());
         out.put_bytes(self.client_address.as_bytes());
+        out.put_u16(self.cells);
         out.put_u16(self.leader.0);
         out.put_bytes(self.leader_address.as_bytes());
         out.put_u64(self.last.0);
@@ -412,6 +413,7 @@ impl<'a> MembersView<'a> {
             incarnation: Incarnation(reader.random("incarnation")?),
             peer_address: reader.text(ADDRESS_BYTES_MAX, "peer_address")?,
             client_address: reader.text(ADDRESS_BYTES_MAX, "client_address")?,
+            cells: reader.u16("cells")?,
             leader: NodeId(reader.u16("leader")?),
             leader_address: reader.text(ADDRESS_BYTES_MAX, "leader_address")?,
             last: LogIndex(reader.u64("last")?),

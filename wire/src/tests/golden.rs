@@ -278,6 +278,7 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
                 incarnation: INCARNATION,
                 peer_address: "127.0.0.1:7500",
                 client_address: ADDRESS,
+                cells: 1,
                 leader: NodeId(1),
                 leader_address: ADDRESS,
                 last: LogIndex(97),

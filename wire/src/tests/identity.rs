@@ -333,10 +333,11 @@ fn members_view() -> impl Strategy<Value = MembersView<'static>> {
         .prop_map(|(member, is_linked, matched)| MemberProgress { member, is_linked, matched });
     let addresses = (text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX));
     let who = (node(), incarnation(), node(), addresses);
-    (who, index(), any::<bool>(), node(), rows(member, MEMBERS_MAX)).prop_map(
-        |((node, incarnation, leader, addresses), last, is_changing, node_max, members)| MembersView {
+    (who, any::<u16>(), index(), any::<bool>(), node(), rows(member, MEMBERS_MAX)).prop_map(
+        |((node, incarnation, leader, addresses), cells, last, is_changing, node_max, members)| MembersView {
             node,
             incarnation,
+            cells,
             leader,
             peer_address: addresses.0,
             client_address: addresses.1,

@@ -64,6 +64,7 @@ impl Cell {
             incarnation: self.config.incarnation,
             peer_address: own.map_or("", |member| member.peer_address.as_str()),
             client_address: own.map_or("", |member| member.client_address.as_str()),
+            cells: self.config.cells,
             leader,
             leader_address,
             last: self.raft.last_index(),

@@ -63,6 +63,8 @@ pub struct Member {
 pub struct CellConfig {
     /// The cell.
     pub cell: CellId,
+    /// How many cells the cluster has.
+    pub cells: u16,
     /// This node.
     pub node: NodeId,
     /// The nodes by id: those that the cell is born with, this one included; of a node that joins, those that it looks for.

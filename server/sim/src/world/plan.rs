@@ -269,6 +269,7 @@ impl Plan {
                 let mut stream = Stream::new(self.seed, Concern::Identity, number);
                 CellConfig {
                     cell: CellId(cell),
+                    cells: self.cells,
                     node: Plan::node_id(place),
                     members: members.clone(),
                     is_joining: false,

@@ -196,6 +196,7 @@ impl Rig {
         this.last_append = AppendId(0);
         let config = CellConfig {
             cell: CELL,
+            cells: CELL.0 + 1,
             node: NodeId(node),
             members,
             is_joining: false,

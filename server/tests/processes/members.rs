@@ -1,0 +1,171 @@
+//! Members that come and go while the cell serves, by the commands and in the order of docs/OPERATIONS.md.
+
+use std::process::Command;
+use std::time::Duration;
+
+use lockstep_wire::CellId;
+use serde_json::Value;
+
+use crate::cluster::{Cluster, Place, SEGMENT_MIB, config, free_port};
+use crate::load::Load;
+use crate::process::{PROGRAM, format};
+use crate::snapshot::go_around;
+use crate::{PATIENCE, until};
+
+const CELL: CellId = CellId(0);
+
+impl Cluster {
+    /// Formats one more node and starts it as one that waits to be added.
+    fn add_place(&mut self, more: &str) -> usize {
+        let id = self.places.last().expect("a cluster has nodes").id + 1;
+        let place = Place {
+            id,
+            data: self.directory.path().join(format!("data-{id}")),
+            config: self.directory.path().join(format!("node-{id}.toml")),
+            client: free_port(),
+            peer: free_port(),
+        };
+        format(&place.data, id, Some(&self.id), self.shards, SEGMENT_MIB);
+        self.places.push(place);
+        self.processes.push(None);
+        let place = self.places.last().expect("it was just added");
+        std::fs::write(&place.config, config(place, &self.places, &format!("join = true\n{more}")))
+            .expect("a file can be written");
+        self.start_node(self.places.len() - 1);
+        self.places.len() - 1
+    }
+
+    /// Runs `lockstep members` against the nodes that run.
+    fn members(&self, arguments: &[&str]) -> (bool, String, String) {
+        let running = (0..self.places.len()).filter(|at| self.processes[*at].is_some());
+        let endpoints: Vec<String> = running.map(|at| self.places[at].client.to_string()).collect();
+        let output = Command::new(PROGRAM)
+            .args(["members", "--endpoints", &endpoints.join(",")])
+            .args(arguments)
+            .output()
+            .expect("the program runs");
+        let text = |bytes| String::from_utf8(bytes).expect("it speaks text");
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    }
+
+    #[track_caller]
+    fn must(&self, arguments: &[&str]) -> String {
+        let (is_done, out, err) = self.members(arguments);
+        assert!(is_done, "{arguments:?}: {out}{err}");
+        out
+    }
+
+    /// What the command says of the members of a cell.
+    fn listed(&self, cell: usize) -> Vec<Value> {
+        let text = self.must(&["--json"]);
+        let json: Value = serde_json::from_str(&text).expect("it is JSON");
+        json["cells"][cell]["members"].as_array().expect("a list").clone()
+    }
+
+    fn voters(&self, cell: usize) -> Vec<u64> {
+        let listed = self.listed(cell);
+        let voters = listed.iter().filter(|member| member["voter"] == true);
+        voters.map(|member| member["node"].as_u64().expect("a number")).collect()
+    }
+}
+
+#[test]
+fn every_node_of_three_is_replaced_under_load_and_nothing_is_lost() {
+    let mut cluster = Cluster::start(3);
+    let load = Load::start(&cluster.endpoints(), "load");
+    load.await_successes(100);
+    go_around(&cluster, cluster.leader(CELL));
+    for old in 0..3 {
+        let new = cluster.add_place("");
+        let address = cluster.places[new].client.to_string();
+        let id = cluster.places[new].id.to_string();
+        let added = until("the new node is there", PATIENCE, || {
+            let (is_done, out, _) = cluster.members(&["add", &address]);
+            is_done.then_some(out)
+        });
+        assert!(added.contains(&format!("cell 0: node {id} is a learner")), "{added}");
+        cluster.must(&["promote", &id]);
+        let removed = cluster.places[old].id.to_string();
+        if old == 0 {
+            // One that is dead; the others are alive, and one of them leads.
+            cluster.kill(old);
+        }
+        cluster.must(&["remove", &removed]);
+        if old > 0 {
+            let (status, said) = cluster.wait(old, PATIENCE);
+            assert_eq!(status.code(), Some(70), "{said}");
+            assert!(said.contains("was removed from every cell of the cluster, for ever"), "{said}");
+        }
+        load.await_successes(50);
+    }
+    assert_eq!(cluster.voters(0), [4, 5, 6]);
+    load.verify_kept();
+    load.finish();
+    cluster.agree(CELL);
+    // Also when it is started again: it is told at once.
+    cluster.start_node(1);
+    let (status, said) = cluster.wait(1, PATIENCE);
+    assert_eq!(status.code(), Some(70), "{said}");
+    let (is_done, _, err) = cluster.members(&["promote", "2"]);
+    assert!(!is_done && err.contains("node 2 is no member of this cell"), "{err}");
+}
+
+#[test]
+fn a_member_that_moves_is_found_where_it_is() {
+    let mut cluster = Cluster::start(3);
+    let load = Load::start(&cluster.endpoints(), "load");
+    load.await_successes(20);
+    let moved = (cluster.leader(CELL) + 1) % 3;
+    let (client, peer) = (free_port(), free_port());
+    let id = cluster.places[moved].id.to_string();
+    cluster.must(&["move", &id, "--peer", &peer.to_string(), "--client", &client.to_string()]);
+    cluster.kill(moved);
+    (cluster.places[moved].client, cluster.places[moved].peer) = (client, peer);
+    let place = &cluster.places[moved];
+    // The others keep their configurations, in which it is where it was.
+    std::fs::write(&place.config, config(place, &cluster.places, "")).expect("a file can be written");
+    cluster.start_node(moved);
+    cluster.await_caught_up(moved, CELL);
+    // Who starts again has only the log to know it by.
+    let other = (moved + 1) % 3;
+    let third = (moved + 2) % 3;
+    cluster.kill(third);
+    cluster.kill(other);
+    cluster.start_node(other);
+    until("the two agree on a leader", PATIENCE, || cluster.leader_among(&[moved, other], CELL));
+    let listed = cluster.listed(0);
+    assert_eq!(listed[moved]["client"], client.to_string());
+    load.await_successes(20);
+    cluster.start_node(third);
+    cluster.await_caught_up(third, CELL);
+    load.finish();
+    cluster.agree(CELL);
+}
+
+#[test]
+fn what_would_stop_the_cell_is_refused_with_the_reason() {
+    let mut cluster = Cluster::format(3, 2, "cells = 3");
+    cluster.start_all();
+    for cell in 0..3 {
+        cluster.leader(CellId(cell));
+    }
+    let new = cluster.add_place("cells = 3");
+    let address = cluster.places[new].client.to_string();
+    until("the new node is there", PATIENCE, || cluster.members(&["add", &address]).0.then_some(()));
+    // In every cell, and asked for again it is no failure.
+    let out = cluster.must(&["add", &address]);
+    assert_eq!(out.lines().count(), 3, "{out}");
+    cluster.kill(new);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let (is_done, _, err) = cluster.members(&["promote", "4", "--wait", "1s", "--timeout", "2s"]);
+    assert!(!is_done && err.contains("node 4 is not heard"), "{err}");
+    let victim = (cluster.leader(CELL) + 1) % 3;
+    cluster.kill(victim);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let other = (0..3).find(|at| *at != victim && *at != cluster.leader(CELL)).expect("there is a third");
+    let id = cluster.places[other].id.to_string();
+    let (is_done, _, err) = cluster.members(&["remove", &id, "--cell", "0"]);
+    assert!(!is_done && err.contains("which is no majority"), "{err}");
+    let (is_done, _, err) = cluster.members(&["--cell", "3"]);
+    assert!(!is_done && err.contains("3 cells"), "{err}");
+}
