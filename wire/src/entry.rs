@@ -38,7 +38,9 @@ pub mod kind {
     pub const SESSIONS_SILENT: u16 = 0x0025;
     /// [`super::Command::SessionsReturned`].
     pub const SESSIONS_RETURNED: u16 = 0x0026;
-    // 0x0027 Restored, 0x0028 EndQuiet
+    // 0x0027 is free.
+    /// [`super::Command::EndQuiet`].
+    pub const END_QUIET: u16 = 0x0028;
     // 0x0040 ChangeConfig
     /// [`super::Command::Members`].
     pub const MEMBERS: u16 = 0x0041;
@@ -124,6 +126,8 @@ pub enum Command<'a> {
         /// Which.
         sessions: Rows<'a, SessionId>,
     },
+    /// What anybody could believe from before the cell was restored is over.
+    EndQuiet,
     /// Who the members of the cell are; counts for majorities from its append on.
     Members(Members<'a>),
 }
@@ -142,6 +146,7 @@ impl<'a> Command<'a> {
             Command::Reap => kind::REAP,
             Command::SessionsSilent { .. } => kind::SESSIONS_SILENT,
             Command::SessionsReturned { .. } => kind::SESSIONS_RETURNED,
+            Command::EndQuiet => kind::END_QUIET,
             Command::Members(_) => kind::MEMBERS,
         }
     }
@@ -155,7 +160,7 @@ impl<'a> Command<'a> {
         out.put_u16(LEVEL.0);
         out.put_u16(self.kind());
         match self {
-            Command::Blank | Command::Reap => {}
+            Command::Blank | Command::Reap | Command::EndQuiet => {}
             Command::OpenSession { client_id, ttl_ms, nonce } => {
                 assert!(client_id.len() <= CLIENT_ID_BYTES_MAX, "a client id is within its limit");
                 out.put_bytes(client_id.as_bytes());
@@ -247,6 +252,7 @@ impl<'a> Command<'a> {
             kind::SESSIONS_RETURNED => Command::SessionsReturned {
                 sessions: Rows::read(reader, SESSIONS_PER_BATCH_MAX, "sessions")?,
             },
+            kind::END_QUIET => Command::EndQuiet,
             kind::MEMBERS => Command::Members(Members::read(reader)?),
             unknown => return Err(DecodeError::UnknownKind(unknown)),
         })

@@ -126,6 +126,8 @@ pub enum PeerRefusal {
     NotMember = 5,
     /// The id was in the cell, and was removed for ever.
     Removed = 6,
+    /// Before the birth: they begin with different states.
+    OtherOrigin = 7,
 }
 
 impl PeerRefusal {
@@ -137,6 +139,7 @@ impl PeerRefusal {
             4 => PeerRefusal::Unborn,
             5 => PeerRefusal::NotMember,
             6 => PeerRefusal::Removed,
+            7 => PeerRefusal::OtherOrigin,
             _ => return Err(DecodeError::Invalid("reason")),
         })
     }

@@ -265,6 +265,7 @@ impl Lookout {
                     self.set_if(was_silent, Mark::SilentReturned);
                 }
             }
+            Command::EndQuiet => {}
         }
     }
 

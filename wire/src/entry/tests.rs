@@ -81,7 +81,7 @@ fn with_command(parts: &Parts, check: impl FnOnce(Command<'_>)) {
             client_address: "",
         })
         .collect();
-    check(match parts.pick % 11 {
+    check(match parts.pick % 12 {
         0 => Command::Blank,
         1 => {
             Command::OpenSession { client_id: &parts.text, ttl_ms: parts.short[0], nonce: Nonce(parts.nonce) }
@@ -111,6 +111,7 @@ fn with_command(parts: &Parts, check: impl FnOnce(Command<'_>)) {
             node_max: NodeId(*nodes.last().expect("there is one")),
             members: Rows::Slice(&rows),
         }),
+        10 => Command::EndQuiet,
         _ => Command::Reap,
     });
 }
@@ -258,6 +259,7 @@ fn the_bytes_of_level_1_are_pinned() {
                 + "010070" /* address for members */
                 + "0000", /* address for clients */
         ),
+        (Command::EndQuiet, "01002800".to_owned()),
     ];
     for (command, bytes) in golden {
         assert_eq!(hex(&encoded(&command)), bytes, "{command:?}");

@@ -449,6 +449,7 @@ fn peer_message() -> impl Strategy<Value = PeerMessage<'static>> {
         PeerRefusal::OtherBirth,
         PeerRefusal::Unborn,
         PeerRefusal::NotMember,
+        PeerRefusal::OtherOrigin,
     ];
     let outcome = prop_oneof![
         index().prop_map(|through| AppendOutcome::Durable { through }),

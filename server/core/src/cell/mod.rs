@@ -162,7 +162,7 @@ impl Restore {
             });
             match outcome.and_then(|()| finish_loading(loader, snapshot)) {
                 Ok(table) => {
-                    self.restored.on_loaded(snapshot, table.members().cloned());
+                    self.restored.on_loaded(snapshot, table.epoch(), table.members().cloned());
                     self.table = Some(table);
                     break;
                 }

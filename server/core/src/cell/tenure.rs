@@ -1,11 +1,11 @@
-//! What a leader does from taking office to losing it: leases, timers, expiry, reaping.
+//! What a leader does from taking office to losing it: leases, timers, expiry, reaping, the end of quiet.
 //!
 //! Invariants: nothing is armed before the leader's blank entry has been applied; taking office scans
 //! nothing, it walks on a little in every turn; no session is ended, nor called silent, before the input that was
 //! waiting has been drained (ARCHITECTURE section 4.4).
 
 use lockstep_wire::entry::{Command, Silence};
-use lockstep_wire::limit::SESSIONS_PER_BATCH_MAX;
+use lockstep_wire::limit::{SESSIONS_PER_BATCH_MAX, TTL_MS_MAX};
 use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::reply::{EndReason, Event, Refusal, Reply};
 use lockstep_wire::{LogIndex, NodeId, Rows, Status};
@@ -43,6 +43,10 @@ pub(crate) struct Tenure {
     ending: Option<LogIndex>,
     /// The entry that reaps and is not applied yet.
     reaping: Option<LogIndex>,
+    /// Nobody can believe any more in what he held before the cell was restored.
+    quiet_ends_at: Time,
+    /// The entry that ends quiet and is not applied yet.
+    ending_quiet: Option<LogIndex>,
     /// A proposal of its own was refused: none is tried before this.
     held_back_until: Time,
 }
@@ -57,6 +61,7 @@ impl Tenure {
     pub(crate) fn on_applied(&mut self, index: LogIndex) {
         self.ending = self.ending.filter(|ending| *ending != index);
         self.reaping = self.reaping.filter(|reaping| *reaping != index);
+        self.ending_quiet = self.ending_quiet.filter(|ending| *ending != index);
     }
 
     /// Whether sessions or waits are left to be armed.
@@ -105,7 +110,15 @@ impl Cell {
         self.waits.clear();
         self.digests.clear_reports();
         let waits_from = (!mutant::is(Mutant::WaitForgottenAtFailover)).then_some(0);
-        self.tenure = Tenure { is_serving: true, sessions_from: Some(0), waits_from, ..Tenure::default() };
+        // A whole one, whatever former leaders have waited: they do not say when they began.
+        let quiet_ends_at = now + Span::from_ms(u64::from(TTL_MS_MAX));
+        self.tenure = Tenure {
+            is_serving: true,
+            sessions_from: Some(0),
+            waits_from,
+            quiet_ends_at,
+            ..Tenure::default()
+        };
         self.keep_office(now, fx);
     }
 
@@ -145,7 +158,9 @@ impl Cell {
             (false, true) => stepped,
             (false, false) => self.leases.deadline(),
         };
-        let proposals = self.waits.deadline().min(leases).max(tenure.held_back_until);
+        let is_quiet = self.table.is_quiet() && tenure.ending_quiet.is_none();
+        let quiet = if is_quiet { tenure.quiet_ends_at } else { Time::NEVER };
+        let proposals = self.waits.deadline().min(leases).min(quiet).max(tenure.held_back_until);
         let arming = if tenure.is_arming() { stepped + ARM_EVERY } else { Time::NEVER };
         (stepped + STEP_EVERY).min(proposals).min(arming)
     }
@@ -161,6 +176,9 @@ impl Cell {
             return;
         }
         self.cancel_waits(now, fx);
+        if self.table.is_quiet() && self.tenure.ending_quiet.is_none() && now >= self.tenure.quiet_ends_at {
+            self.tenure.ending_quiet = self.propose_own(&Command::EndQuiet, now, fx);
+        }
         if self.table.needs_reaping() && self.tenure.reaping.is_none() {
             self.tenure.reaping = self.propose_own(&Command::Reap, now, fx);
         }

@@ -8,6 +8,7 @@ mod expiry;
 mod failover;
 mod handover;
 mod locks;
+mod restoration;
 mod rig;
 mod sessions;
 mod silence;

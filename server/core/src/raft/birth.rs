@@ -11,7 +11,8 @@ use lockstep_wire::peer::{CellHello, Manifest, MemberIncarnation, PeerMessage, P
 use lockstep_wire::{BirthId, CellId, LogIndex, NodeId, Rows, Term};
 
 use super::durability::Deferred;
-use super::restore::StoredManifest;
+use super::origin::hash;
+use super::restore::{Restored, StoredManifest};
 use super::{Raft, RaftConfig, RaftEvent};
 use crate::members::{Listed, Membership};
 use crate::{Effect, Effects, Lane, RecordHead, RecordKind, Report, Span, Time};
@@ -26,6 +27,8 @@ const UNBORN_REPORT: Span = Span::from_ms(10_000);
 #[derive(Debug)]
 pub(super) struct Birth {
     manifest: Option<StoredManifest>,
+    /// [`Origin::half_hash`](super::origin::Origin::half_hash); of no use once there is a manifest.
+    origin: u32,
     is_manifest_durable: bool,
     /// A record that says so is appended; not yet durable at the lowest member, perhaps.
     is_born_appended: bool,
@@ -35,8 +38,10 @@ pub(super) struct Birth {
 }
 
 impl Birth {
-    pub(super) fn new(manifest: Option<StoredManifest>, is_born: bool, now: Time) -> Birth {
+    pub(super) fn new(restored: &Restored, now: Time) -> Birth {
+        let (manifest, is_born) = (restored.manifest.clone(), restored.is_born);
         Birth {
+            origin: restored.origin.half_hash(),
             is_manifest_durable: manifest.is_some(),
             manifest,
             is_born_appended: is_born,
@@ -86,11 +91,8 @@ impl StoredManifest {
     }
 }
 
-/// FNV-1a over the ids: it has to be the same everywhere, not hard to find a collision for.
 pub(super) fn members_hash(members: &[NodeId]) -> u64 {
-    members.iter().flat_map(|node| node.0.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    hash(members.iter().flat_map(|node| node.0.to_le_bytes()))
 }
 
 /// The sentence for whoever operates `node`, which `cell` will not listen to.
@@ -119,6 +121,10 @@ fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
             "cell {cell}: node {node} was removed from the cell for ever; stop it, and delete its data directory. To use \
              the machine again, format it as a node with a new id and add that"
         ),
+        PeerRefusal::OtherOrigin => format!(
+            "cell {cell} is unborn: node {node} begins with another state; all members have to be restored from the \
+             same backup with the same epoch, or none: format and restore them again, all alike"
+        ),
     }
 }
 
@@ -139,7 +145,10 @@ impl Raft {
         let stored = self.birth.manifest.as_ref().filter(|_| self.birth.is_manifest_durable);
         let hello = CellHello {
             incarnation: self.config.incarnation,
-            members_hash: members_hash(&self.config.members),
+            members_hash: match stored {
+                Some(_) => members_hash(&self.config.members),
+                None => members_hash(&self.config.members) ^ u64::from(self.birth.origin),
+            },
             birth: stored.map(|manifest| manifest.birth),
             is_born: self.birth.is_born,
         };
@@ -194,12 +203,7 @@ impl Raft {
                 return None;
             }
             let is_known = self.config.members.contains(&from);
-            let is_alike = hello.members_hash == members_hash(&self.config.members);
-            return match (is_known, is_alike) {
-                (false, _) => Some(PeerRefusal::NotMember),
-                (true, false) => Some(PeerRefusal::OtherMembers),
-                (true, true) => None,
-            };
+            return if is_known { self.misfit_of_hash(hello) } else { Some(PeerRefusal::NotMember) };
         };
         if self.is_surely_removed(from) {
             return Some(PeerRefusal::Removed);
@@ -212,6 +216,15 @@ impl Raft {
         }
         let is_other = hello.birth.is_some_and(|birth| birth != manifest.birth);
         is_other.then_some(PeerRefusal::OtherBirth)
+    }
+
+    /// Whether the members of a hello are those of this node, and both begin with the same state.
+    fn misfit_of_hash(&self, hello: &CellHello) -> Option<PeerRefusal> {
+        let difference = hello.members_hash ^ members_hash(&self.config.members);
+        if difference >> 32 != 0 {
+            return Some(PeerRefusal::OtherMembers);
+        }
+        (difference != u64::from(self.birth.origin)).then_some(PeerRefusal::OtherOrigin)
     }
 
     /// A hello from before the manifest, and the cell is born: the birth overtook it, or the member's directory was

@@ -15,6 +15,7 @@ mod event;
 mod install;
 mod log;
 mod membership;
+mod origin;
 mod progress;
 mod replication;
 mod restore;
@@ -227,7 +228,7 @@ impl Raft {
         let through = restored.loaded.map_or(LogIndex(0), |snapshot| snapshot.index);
         let missing = restored.mark.filter(|_| restored.lacks_state());
         let memberships = restored.memberships(&config);
-        let birth = Birth::new(restored.manifest, restored.is_born, now);
+        let birth = Birth::new(&restored, now);
         let is_alone = memberships.current().members().iter().all(|member| member.node == config.node);
         let alone_without_state = missing.filter(|_| is_alone && !config.is_joining).map(|missing| {
             format!(

@@ -5,10 +5,11 @@
 //! reading and verifying the records; the log did both. What a snapshot says is the table's.
 
 use lockstep_wire::peer::{Manifest, MemberIncarnation};
-use lockstep_wire::{BirthId, LogIndex, Members, NodeId, SnapshotId, Term};
+use lockstep_wire::{BirthId, Epoch, LogIndex, Members, NodeId, SnapshotId, Term};
 
 use super::RaftConfig;
 use super::log::Log;
+use super::origin::Origin;
 use crate::members::{Membership, MembershipHistory};
 use crate::{RecordHead, RecordKind};
 
@@ -37,6 +38,8 @@ pub struct Restored {
     pub(super) mark: Option<SnapshotId>,
     /// The one whose state the replica goes on from.
     pub(super) loaded: Option<SnapshotId>,
+    /// That state, and its epoch: what the cell begins with if it is unborn.
+    pub(super) origin: Origin,
     pub(super) manifest: Option<StoredManifest>,
     pub(super) is_born: bool,
     /// The lists of members that entries have, by their indexes.
@@ -111,7 +114,7 @@ impl Restored {
     }
 
     /// A snapshot counts from here on. The log has the entry that it ends with, or has lost it to recycling, or was
-    /// emptied for it right before.
+    /// emptied for it right before. A restored cell has nothing but the mark, which tells the term that it goes on from.
     fn on_mark(&mut self, mark: SnapshotId) {
         let log = &mut self.log;
         let is_empty = log.last_index() == log.base();
@@ -132,16 +135,18 @@ impl Restored {
             None => {}
         }
         self.mark = Some(mark);
+        self.term = self.term.max(mark.term);
     }
 
-    /// The state of this snapshot, and its list of members, is what the replica goes on from.
-    pub fn on_loaded(&mut self, snapshot: SnapshotId, members: Option<Membership>) {
+    /// The state of this snapshot, which is of this epoch, and its list of members, is what the replica goes on from.
+    pub fn on_loaded(&mut self, snapshot: SnapshotId, epoch: Epoch, members: Option<Membership>) {
         assert!(snapshot.index >= self.log.base(), "the log does not go on where snapshot {snapshot} ends");
         if snapshot.index == self.log.base() {
             self.log.set_base_term(snapshot.term);
         }
         self.log.drop_payloads_through(snapshot.index);
         self.loaded = Some(snapshot);
+        self.origin = Origin { epoch, snapshot };
         self.loaded_list = members;
     }
 
@@ -214,7 +219,7 @@ mod tests {
         record(&mut restored, RecordKind::SnapshotMark, 2, 81, b"");
         assert_eq!(restored.mark, Some(mark(81, 2)));
         assert!(restored.lacks_state());
-        restored.on_loaded(mark(81, 2), None);
+        restored.on_loaded(mark(81, 2), Epoch(0), None);
         assert!(!restored.lacks_state());
         assert_eq!(restored.last_index(), LogIndex(82));
     }
@@ -224,7 +229,7 @@ mod tests {
     fn a_snapshot_that_the_log_does_not_reach_is_not_gone_on_from() {
         let mut restored = Restored::new();
         record(&mut restored, RecordKind::Entry, 2, 71, b"");
-        restored.on_loaded(mark(50, 1), None);
+        restored.on_loaded(mark(50, 1), Epoch(0), None);
     }
 
     #[test]

@@ -74,6 +74,7 @@ impl Table {
         match found {
             Some(lock) => self.acquire_contended(slot, lock, acquire, content),
             None if self.locks.len() >= self.limits.locks_max as usize => Answer::Limit(LimitKind::Locks),
+            None if self.is_quiet() => self.line_up(slot, None, acquire, content),
             None => {
                 let lock = self.add_lock(name, digest::bytes(name.as_bytes()));
                 self.consume(slot, acquire.mutation.request_id);
@@ -119,7 +120,8 @@ impl Table {
         let occupancy = self.occupancy(lock);
         let id = acquire.mutation.request_id;
         let barges = mutant::is(Mutant::SharedBargesPast) && acquire.mode == Mode::Shared;
-        if occupancy.admits(acquire.mode) && (barges || !self.has_live_wait(lock)) {
+        let is_free = !self.is_quiet() && occupancy.admits(acquire.mode);
+        if is_free && (barges || !self.has_live_wait(lock)) {
             if acquire.mode == Mode::Shared && self.is_full_of_holders(lock) {
                 return Answer::Limit(LimitKind::HoldersPerLock);
             }
@@ -127,15 +129,35 @@ impl Table {
             let candidate = candidate(slot, lock, acquire, content);
             return Answer::Granted(self.grant_of_new(candidate, occupancy));
         }
+        self.line_up(slot, Some(lock), acquire, content)
+    }
+
+    /// The lock is not to be had now. It may have no record while the cell is quiet; then nobody will leave it, and the
+    /// mark is what promotes its line in the end.
+    fn line_up(
+        &mut self,
+        slot: SessionSlot,
+        found: Option<LockSlot>,
+        acquire: &Acquire<'_>,
+        content: u64,
+    ) -> Answer {
         if acquire.wait_ms == 0 {
             return self.settle_acquire(slot, acquire, content, Settled::TimedOut);
         }
-        if self.locks[lock].waits.len() >= self.limits.waiters_per_lock_max {
+        if found.map_or(0, |lock| self.locks[lock].waits.len()) >= self.limits.waiters_per_lock_max {
             return Answer::Limit(LimitKind::WaitersPerLock);
         }
-        self.consume(slot, id);
+        self.consume(slot, acquire.mutation.request_id);
+        let lock = found.unwrap_or_else(|| {
+            let name = acquire.names.iter().next().expect("the shape of the acquire was checked");
+            self.add_lock(name, digest::bytes(name.as_bytes()))
+        });
         let candidate = candidate(slot, lock, acquire, content);
-        Answer::Queued { position: self.add_wait(candidate, acquire.wait_ms) }
+        let position = self.add_wait(candidate, acquire.wait_ms);
+        if self.is_quiet() {
+            self.set_mark(lock);
+        }
+        Answer::Queued { position }
     }
 
     fn settle_acquire(

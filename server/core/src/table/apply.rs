@@ -55,6 +55,7 @@ impl Table {
                 }
             }
             Command::Members(members) => self.set_members(Membership::of(members)),
+            Command::EndQuiet => self.end_quiet(),
         }
         if self.needs_reaping() {
             out.push(Outcome::ReapNeeded);
@@ -93,6 +94,7 @@ impl Table {
             | Command::Reap
             | Command::SessionsSilent { .. }
             | Command::SessionsReturned { .. }
+            | Command::EndQuiet
             | Command::Members(_) => None,
         }
     }
@@ -114,6 +116,7 @@ impl Table {
             | Command::Reap
             | Command::SessionsSilent { .. }
             | Command::SessionsReturned { .. }
+            | Command::EndQuiet
             | Command::Members(_) => Ok(()),
         };
         shape.err()

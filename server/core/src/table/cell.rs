@@ -39,6 +39,8 @@ pub struct Table {
     /// Ended sessions that still have records, first ended first.
     pub(crate) reap_queue: VecDeque<SessionSlot>,
     reap_places: u64,
+    /// Nothing is granted.
+    is_quiet: bool,
     /// Locks whose promotion must continue, by place.
     pub(crate) marks: BTreeMap<u64, LockSlot>,
     mark_places: u64,
@@ -49,7 +51,7 @@ pub struct Table {
 }
 
 /// What a cell is besides its records, its limits and its digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CellNumbers {
     pub(crate) epoch: Epoch,
     pub(crate) applied: LogIndex,
@@ -57,6 +59,7 @@ pub(crate) struct CellNumbers {
     pub(crate) reap_places: u64,
     /// The place among the marks that was given last.
     pub(crate) mark_places: u64,
+    pub(crate) is_quiet: bool,
 }
 
 impl Table {
@@ -66,13 +69,12 @@ impl Table {
     /// When the limits contradict each other.
     pub fn new(epoch: Epoch, limits: Limits) -> Table {
         limits.assert_coherent();
-        let numbers = CellNumbers { epoch, applied: LogIndex(0), reap_places: 0, mark_places: 0 };
-        Table::without_records(limits, numbers)
+        Table::without_records(limits, CellNumbers { epoch, ..CellNumbers::default() })
     }
 
     /// A cell in which there is nothing yet.
     pub(crate) fn without_records(limits: Limits, numbers: CellNumbers) -> Table {
-        let CellNumbers { epoch, applied, reap_places, mark_places } = numbers;
+        let CellNumbers { epoch, applied, reap_places, mark_places, is_quiet } = numbers;
         let mut table = Table {
             epoch,
             limits,
@@ -87,6 +89,7 @@ impl Table {
             waits: Slab::new(),
             reap_queue: VecDeque::new(),
             reap_places,
+            is_quiet,
             marks: BTreeMap::new(),
             mark_places,
             digest: Digest::default(),
@@ -144,7 +147,19 @@ impl Table {
 
     /// Whether a `Reap` entry has something to do.
     pub fn needs_reaping(&self) -> bool {
-        !self.reap_queue.is_empty() || !self.marks.is_empty()
+        !self.reap_queue.is_empty() || (!self.marks.is_empty() && !self.is_quiet)
+    }
+
+    /// Whether nothing is granted, because the cell was restored and those who held its locks before may not know yet.
+    pub fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
+    /// From now on locks are granted again; those that somebody waits for are marked.
+    pub(crate) fn end_quiet(&mut self) {
+        self.digest.remove(self.cell_fact());
+        self.is_quiet = false;
+        self.digest.add(self.cell_fact());
     }
 
     /// The token of what the entry that is being applied grants.
@@ -162,13 +177,14 @@ impl Table {
             applied: self.applied,
             reap_places: self.reap_places,
             mark_places: self.mark_places,
+            is_quiet: self.is_quiet,
         }
     }
 
     fn cell_fact(&self) -> u64 {
         let limits = digest::fact(Fact::Cell, &self.limits.fields().map(u64::from));
-        let words = [u64::from(self.epoch.0), limits, self.reap_places, self.mark_places];
-        digest::fact(Fact::Cell, &words)
+        let (epoch, is_quiet) = (u64::from(self.epoch.0), u64::from(self.is_quiet));
+        digest::fact(Fact::Cell, &[epoch, limits, self.reap_places, self.mark_places, is_quiet])
     }
 
     fn members_fact(&self) -> u64 {

@@ -90,8 +90,11 @@ impl Table {
     }
 
     /// Promotes whoever the lock can be granted to, head first, as far as the budget goes; what is left is
-    /// marked. Deletes the lock when nothing of it is left.
+    /// marked. Deletes the lock when nothing of it is left. While the cell is quiet every line keeps its mark.
     pub(crate) fn promote(&mut self, lock: LockSlot, budget: &mut u32, out: &mut Outcomes) {
+        if self.is_quiet() {
+            return self.delete_if_empty(lock);
+        }
         let mut occupancy = self.occupancy(lock);
         let is_done = loop {
             let Some(head) = self.locks[lock].waits.first() else { break true };

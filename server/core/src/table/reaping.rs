@@ -53,7 +53,7 @@ impl Table {
             }
         }
         let mut budget = limit - removals;
-        while budget > 0 {
+        while budget > 0 && !self.is_quiet() {
             let Some((_, lock)) = self.marks.first_key_value() else { break };
             budget -= 1;
             self.promote(*lock, &mut budget, out);

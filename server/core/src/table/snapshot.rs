@@ -6,7 +6,7 @@
 //!
 //! | item | how many | fields |
 //! |---|---|---|
-//! | header | 1 | feature level u16, epoch u16, applied u64, digest u64, reap places u64, mark places u64, the twelve limits u32, sessions u32, locks u32, hash of the bytes before it u64 |
+//! | header | 1 | feature level u16, epoch u16, applied u64, digest u64, reap places u64, mark places u64, quiet u8, the twelve limits u32, sessions u32, locks u32, hash of the bytes before it u64 |
 //! | members | 1 | nothing while they are those of the birth; else highest id ever u16, members u16 and each, by id: node u16, incarnation 16 bytes, voter u8, address for members, address for clients |
 //! | session | as the header says, by id | id u64, client id, ttl_ms u32, nonce 16 bytes, silence_ms u32, highest u64, ended u8 (then reason u8, reap place u64), gaps u16 and each u64, outcomes u32 and each: id u64, content u64, kind u8 and its fields |
 //! | lock | as the header says, by name | name, mark u64 (its place, or 0), holds u32, waits u32; its holds and waits follow |

@@ -183,6 +183,7 @@ fn payloads() -> Vec<Vec<u8>> {
             ]),
         },
         Command::SessionsReturned { sessions: Rows::Slice(&[SessionId(7)]) },
+        Command::EndQuiet,
     ];
     let payload = |command: &Command<'_>| {
         let mut out = Vec::new();

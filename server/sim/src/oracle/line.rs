@@ -2,8 +2,9 @@
 //!
 //! Invariant checked, over entries and what they told: whoever waits is granted in the order of lining up across modes,
 //! nobody passes a live waiter but an owner who is granted its own hold again, conflicting holds never overlap, whoever could
-//! be granted is granted in the same entry (a run of sharers together), unless a later entry is announced to go on; and every
-//! grant of a name has a greater token than those before it, for ever, and a fence as its phase demands. Kept by its
+//! be granted is granted in the same entry (a run of sharers together), unless a later entry is announced to go on; nobody is
+//! granted anything while a restored cell is quiet; and every grant of a name has a greater token than those before it, for
+//! ever, restored or not, and a fence as its phase demands. Kept by its
 //! own small bookkeeping: neither the table nor the model is asked. Deliberately absent: how long anybody waits.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,8 @@ pub const FIFO: &str = "grants in the order of lining up (contract 3)";
 pub const VACANCY: &str = "nobody waits for what could be granted (contract 3)";
 /// One exclusive hold, or shared ones.
 pub const EXCLUSION: &str = "no two conflicting holds (contract 1)";
+/// A restored cell grants nothing until everybody knows.
+pub const QUIET: &str = "nothing is granted while a restored cell is quiet (contract 1)";
 /// Tokens and fences grow.
 pub const TOKENS: &str = "every later grant has a greater token (contract 1)";
 
@@ -64,6 +67,8 @@ pub struct Lines {
     left: Option<(RequestKey, usize)>,
     /// Names that changed since it was last certain that nothing is left to promote.
     unsettled: BTreeSet<String>,
+    /// The cell was restored, and its quiet has not ended.
+    is_quiet: bool,
 }
 
 impl Lines {
@@ -75,7 +80,19 @@ impl Lines {
             asked: BTreeMap::new(),
             left: None,
             unsettled: BTreeSet::new(),
+            is_quiet: false,
         }
+    }
+
+    /// The cell was restored from a backup: nobody holds anything any more, nor waits. The tokens that it gave stay given.
+    pub fn on_restored(&mut self) {
+        for name in self.names.values_mut() {
+            name.line.clear();
+            name.holds.clear();
+            name.newest_index = LogIndex(0);
+        }
+        self.left = None;
+        self.is_quiet = true;
     }
 
     /// Takes an entry and what it told.
@@ -91,6 +108,9 @@ impl Lines {
             }
             _ => None,
         };
+        if matches!(command, Command::EndQuiet) {
+            self.is_quiet = false;
+        }
         let mut is_unfinished = false;
         for outcome in outcomes {
             match outcome {
@@ -108,7 +128,7 @@ impl Lines {
                 Outcome::Opened { .. } | Outcome::OpenRefused { .. } | Outcome::WaitStarted { .. } => {}
             }
         }
-        if is_unfinished { Ok(()) } else { self.look_for_vacancy(index) }
+        if is_unfinished || self.is_quiet { Ok(()) } else { self.look_for_vacancy(index) }
     }
 
     fn on_answer(
@@ -118,6 +138,9 @@ impl Lines {
         answer: &Answer,
         asked: Option<&Asked>,
     ) -> Verdict {
+        if let (Answer::Granted(grant), true) = (answer, self.is_quiet) {
+            return violated(QUIET, format!("{request:?} is granted token {} at {index}", grant.token));
+        }
         match (answer, asked) {
             (Answer::Queued { .. }, Some(asked)) if !self.asked.contains_key(&request) => {
                 self.names.entry(asked.name.clone()).or_default().line.push((request, asked.mode));
@@ -397,6 +420,28 @@ mod tests {
         ask(&mut lines, 5, 1, Mode::Shared, granted(5, 5)).unwrap();
         assert!(ask(&mut lines, 6, 2, Mode::Shared, granted(6, 5)).is_ok());
         assert!(ask(&mut lines, 7, 3, Mode::Shared, granted(7, 7)).is_err());
+    }
+
+    #[test]
+    fn a_grant_while_a_restored_cell_is_quiet_is_seen() {
+        let mut lines = line(&[Mode::Exclusive]);
+        lines.on_restored();
+        assert!(
+            ask(&mut lines, 4, 9, Mode::Exclusive, QUEUED).is_ok(),
+            "nobody holds it, and yet it is not granted"
+        );
+        assert!(then(&mut lines, 5, &[called(9), reply(9, granted(5, 5))]).is_err());
+    }
+
+    #[test]
+    fn a_token_that_a_restored_cell_gives_must_be_above_those_of_the_old_one() {
+        for (token, is_right) in [(5, false), (1 << 48 | 4, true)] {
+            let mut lines = line(&[]);
+            lines.on_restored();
+            lines.on_entry(LogIndex(3), &Command::EndQuiet, &[]).unwrap();
+            let granted = ask(&mut lines, 4, 9, Mode::Exclusive, granted(token, token));
+            assert_eq!(granted.is_ok(), is_right, "token {token}");
+        }
     }
 
     #[test]

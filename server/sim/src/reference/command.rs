@@ -154,7 +154,7 @@ impl Model {
         if self.is_grantable(lock, acquire.mode, waits) {
             return self.grant(&name, request);
         }
-        if self.is_only_full(lock, acquire, waits) {
+        if !self.is_quiet && self.is_only_full(lock, acquire, waits) {
             return Answer::Limit(LimitKind::HoldersPerLock);
         }
         if acquire.wait_ms == 0 {
@@ -165,6 +165,9 @@ impl Model {
         }
         let position = request.position;
         self.lock_mut(&name).waits.push(request);
+        if self.is_quiet && !self.marks.contains(&name) {
+            self.marks.push(name);
+        }
         Answer::Queued { position }
     }
 

@@ -33,6 +33,8 @@ pub struct Model {
     pub(crate) reap_queue: Vec<SessionId>,
     /// Names of locks whose promotion must continue, first marked first.
     pub(crate) marks: Vec<String>,
+    /// Nothing is granted.
+    pub(crate) is_quiet: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -149,7 +151,14 @@ impl Model {
             locks: Vec::new(),
             reap_queue: Vec::new(),
             marks: Vec::new(),
+            is_quiet: false,
         }
+    }
+
+    /// What a cell begins with that is restored from this state under a new epoch.
+    #[must_use]
+    pub fn restored(&self, epoch: Epoch) -> Model {
+        Model { applied: self.applied, is_quiet: true, ..Model::new(epoch, self.limits) }
     }
 
     /// How far the log has been applied.
@@ -192,8 +201,9 @@ impl Model {
                     self.session_mut(id).silence_ms = 0;
                 }
             }
+            Command::EndQuiet => self.is_quiet = false,
         }
-        if !self.reap_queue.is_empty() || !self.marks.is_empty() {
+        if self.needs_reaping() {
             out.push(Outcome::ReapNeeded);
         }
         out

@@ -22,7 +22,7 @@ impl Model {
             }
             Mode::Exclusive => live_holds.next().is_none(),
         };
-        is_free && !is_somebody_ahead
+        is_free && !is_somebody_ahead && !self.is_quiet
     }
 
     pub(super) fn live_holders(&self, lock: &Lock) -> u32 {
@@ -55,6 +55,10 @@ impl Model {
 
     /// Promote(lock, budget) of section 1; gives what is left of the budget, and whether it was done.
     pub(super) fn promote(&mut self, name: &str, budget: u32, out: &mut Vec<Outcome>) -> (u32, bool) {
+        if self.is_quiet {
+            self.delete_if_empty(name);
+            return (budget, true);
+        }
         let mut left = budget;
         let is_done = loop {
             let Some(head) = self.lock_record(name).and_then(|lock| lock.waits.first()).cloned() else {
@@ -96,7 +100,7 @@ impl Model {
             self.reap_one(session, out);
         }
         let mut left = budget - used;
-        while left > 0 {
+        while left > 0 && !self.is_quiet {
             let Some(name) = self.marks.first().cloned() else { break };
             left -= 1;
             let (rest, is_done) = self.promote(&name, left, out);

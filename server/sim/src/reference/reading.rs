@@ -109,7 +109,7 @@ impl Model {
 
     /// Whether something is left to reap.
     pub fn needs_reaping(&self) -> bool {
-        !self.reap_queue.is_empty() || !self.marks.is_empty()
+        !self.reap_queue.is_empty() || (!self.marks.is_empty() && !self.is_quiet)
     }
 
     /// GetLock.
@@ -222,6 +222,7 @@ impl Model {
             | Command::Reap
             | Command::SessionsSilent { .. }
             | Command::SessionsReturned { .. }
+            | Command::EndQuiet
             | Command::Members(_) => return None,
         };
         if let Some(refusal) = self.early_refusal(&mutation, shape) {

@@ -52,6 +52,7 @@ enum Spoken {
         sessions: Vec<SessionId>,
     },
     Reap,
+    EndQuiet,
     Silent {
         silences: Vec<Silence>,
     },
@@ -84,6 +85,7 @@ impl Spoken {
         match self {
             Spoken::Blank => act(&Command::Blank),
             Spoken::Reap => act(&Command::Reap),
+            Spoken::EndQuiet => act(&Command::EndQuiet),
             Spoken::Open { client_id, ttl_ms, nonce } => {
                 act(&Command::OpenSession { client_id, ttl_ms: *ttl_ms, nonce: *nonce })
             }
@@ -171,6 +173,7 @@ pub fn search(seed: u64, entries: u64) -> Result<BTreeSet<String>, Difference> {
     let mut table = Table::new(epoch, limits);
     let mut model = Model::new(epoch, limits);
     let mut outcomes = Outcomes::new();
+    let restored_after = speaker.restored_after(entries);
     for index in 1..=entries {
         let spoken = speaker.speak();
         let index = LogIndex(index);
@@ -191,6 +194,11 @@ pub fn search(seed: u64, entries: u64) -> Result<BTreeSet<String>, Difference> {
         same_outcomes(&table.digest(), &table.recomputed_digest(), "digest").map_err(located)?;
         speaker.learn(&spoken, &outcomes);
         reached.extend(outcomes.iter().filter_map(in_a_word));
+        if restored_after == Some(index) {
+            (table, model) = (restored(&table), model.restored(Epoch(epoch.0 + 1)));
+            compare(&table, &model).map_err(located)?;
+            reached.insert("restored".to_owned());
+        }
     }
     Ok(reached)
 }
@@ -204,6 +212,7 @@ pub fn search_unaided(seed: u64, entries: u64) -> Verdict {
     let mut table = Table::new(epoch, limits);
     let mut lines = Lines::new(limits.holders_per_lock_max);
     let (mut once, mut orphans) = (Once::default(), Orphans::default());
+    let restored_after = speaker.restored_after(entries);
     let mut outcomes = Outcomes::new();
     for index in (1..=entries).map(LogIndex) {
         let spoken = speaker.speak();
@@ -215,8 +224,17 @@ pub fn search_unaided(seed: u64, entries: u64) -> Verdict {
             orphans.on_entry(command, &outcomes)
         })?;
         speaker.learn(&spoken, &outcomes);
+        if restored_after == Some(index) {
+            table = restored(&table);
+            lines.on_restored();
+        }
     }
     Ok(())
+}
+
+/// What a cell begins with that is restored from this one.
+fn restored(table: &Table) -> Table {
+    table.restored(Epoch(table.epoch().0 + 1)).expect("its epoch is above")
 }
 
 fn in_a_word(outcome: &Outcome) -> Option<String> {
@@ -265,6 +283,11 @@ impl Speaker {
         (speaker, epoch, limits)
     }
 
+    /// After which entry the cell is restored, if it is.
+    fn restored_after(&mut self, entries: u64) -> Option<LogIndex> {
+        self.stream.percent(30).then(|| LogIndex(self.stream.between(1, entries)))
+    }
+
     fn speak(&mut self) -> Spoken {
         if !self.said.is_empty() && self.stream.percent(12) {
             return self.again();
@@ -282,6 +305,7 @@ impl Speaker {
             91..=94 => self.end_sessions(),
             95 => self.silence(),
             96 => Spoken::Returned { sessions: self.some_sessions() },
+            97 => Spoken::EndQuiet,
             _ => Spoken::Reap,
         }
     }
@@ -510,6 +534,7 @@ mod tests {
             opened new false
             opened new true
             reap
+            restored
             unsupported lock_delay_ms
             unsupported max_hold_ms
             unsupported names

@@ -461,6 +461,7 @@ impl CellJudges {
             | Command::OpenSession { .. }
             | Command::SessionsSilent { .. }
             | Command::SessionsReturned { .. }
+            | Command::EndQuiet
             | Command::Members(_) => Vec::new(),
             Command::Acquire(acquire) => acquire.names.iter().map(str::to_owned).collect(),
             Command::Release { name, .. } => vec![(*name).to_owned()],

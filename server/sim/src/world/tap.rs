@@ -267,6 +267,7 @@ pub(super) fn wishes_of(command: &Command<'_>) -> Vec<Wish> {
         | Command::Reap
         | Command::SessionsSilent { .. }
         | Command::SessionsReturned { .. }
+        | Command::EndQuiet
         | Command::Members(_) => Vec::new(),
     }
 }

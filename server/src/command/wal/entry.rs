@@ -24,6 +24,7 @@ pub(super) fn name(of: u16) -> &'static str {
         kind::SESSIONS_SILENT => "sessions-silent",
         kind::SESSIONS_RETURNED => "sessions-returned",
         kind::MEMBERS => "members",
+        kind::END_QUIET => "end-quiet",
         _ => "unreadable",
     }
 }
@@ -31,7 +32,7 @@ pub(super) fn name(of: u16) -> &'static str {
 /// The fields of a command, but for its name; 64-bit numbers as strings.
 pub(super) fn fields(command: &Command<'_>) -> Map<String, Value> {
     let fields = match command {
-        Command::Blank | Command::Reap => json!({}),
+        Command::Blank | Command::Reap | Command::EndQuiet => json!({}),
         // Not the nonce: whoever has it can act for the session.
         Command::OpenSession { client_id, ttl_ms, nonce: _ } => {
             json!({ "client_id": client_id, "ttl_ms": ttl_ms })

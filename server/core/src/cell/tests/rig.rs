@@ -22,7 +22,7 @@ use super::text;
 use crate::table::Limits;
 use crate::{
     AppendId, Cell, CellConfig, ConnectionId, DrainId, Effect, Effects, Halt, Input, Lane, Member,
-    RecordHead, RecordKind, Restore, Span, Time,
+    RecordHead, RecordKind, Report, Restore, Span, Time,
 };
 
 mod snapshots;
@@ -52,6 +52,8 @@ struct Node {
     /// It was given something since its last end of turn.
     is_stepped: bool,
     halted: Option<String>,
+    /// Why it will not talk to another member, or another not to it.
+    refusals: Vec<String>,
     has_stopped: bool,
     lives: u64,
 }
@@ -95,6 +97,16 @@ impl Rig {
     }
 
     fn configured(count: u16, limits: Limits, cache_bytes_max: usize) -> Rig {
+        let mut rig = Rig::unstarted(count, limits, cache_bytes_max);
+        for node in 1..=count {
+            rig.start(node);
+        }
+        rig.advance_until(5_000, Rig::has_leader);
+        rig
+    }
+
+    /// Members 1 to `count`, not started.
+    pub(super) fn unstarted(count: u16, limits: Limits, cache_bytes_max: usize) -> Rig {
         let node = || Node {
             cell: None,
             records: Vec::new(),
@@ -104,10 +116,11 @@ impl Rig {
             snapshots: SnapshotDisk::default(),
             is_stepped: false,
             halted: None,
+            refusals: Vec::new(),
             has_stopped: false,
             lives: 0,
         };
-        let mut rig = Rig {
+        Rig {
             now: Time(1_000_000_000),
             limits,
             cache_bytes_max,
@@ -125,12 +138,7 @@ impl Rig {
             correlations: 0,
             open: BTreeSet::new(),
             told: BTreeMap::new(),
-        };
-        for node in 1..=count {
-            rig.start(node);
         }
-        rig.advance_until(5_000, Rig::has_leader);
-        rig
     }
 
     fn node(&mut self, node: NodeId) -> &mut Node {
@@ -144,6 +152,11 @@ impl Rig {
     /// What a member said when it stopped for good.
     pub(super) fn halted(&self, node: u16) -> Option<&str> {
         self.nodes[usize::from(node) - 1].halted.as_deref()
+    }
+
+    /// Why members would not talk to each other.
+    pub(super) fn refusals(&self) -> Vec<String> {
+        self.nodes.iter().flat_map(|node| node.refusals.iter().cloned()).collect()
     }
 
     pub(super) fn has_stopped(&self, node: u16) -> bool {
@@ -480,6 +493,7 @@ impl Rig {
                     self.queue.push_back(Happening::Drained { node, drain: *drain });
                 }
             }
+            Effect::Report(Report::Refused { reason, .. }) => self.node(node).refusals.push(reason.clone()),
             Effect::Report(_) => {}
             Effect::Stopped => self.node(node).has_stopped = true,
             Effect::Halt(Halt { reason }) => self.node(node).halted = Some(reason.clone()),

@@ -22,6 +22,7 @@ pub(super) fn command(command: &Command<'_>) -> String {
         Command::SessionsSilent { silences } => format!("silent {}", silences.len()),
         Command::SessionsReturned { sessions } => format!("returned {}", sessions.len()),
         Command::Members(members) => format!("members {}", members.members.len()),
+        Command::EndQuiet => "end quiet".to_owned(),
     }
 }
 

@@ -96,6 +96,7 @@ impl Header {
             out.put_u64(self.digest);
             out.put_u64(self.numbers.reap_places);
             out.put_u64(self.numbers.mark_places);
+            out.put_bool(self.numbers.is_quiet);
             for field in self.limits {
                 out.put_u32(field);
             }
@@ -120,6 +121,7 @@ impl Header {
         let digest = reader.u64("digest")?;
         let reap_places = reader.u64("reap_places")?;
         let mark_places = reader.u64("mark_places")?;
+        let is_quiet = reader.bool("quiet")?;
         let mut limits = [0; Limits::FIELDS];
         for field in &mut limits {
             *field = reader.u32("limits")?;
@@ -130,7 +132,7 @@ impl Header {
             return Err(DecodeError::Invalid("check"));
         }
         reader.finish()?;
-        let numbers = CellNumbers { epoch, applied, reap_places, mark_places };
+        let numbers = CellNumbers { epoch, applied, reap_places, mark_places, is_quiet };
         Ok(Header { numbers, digest, limits, sessions, locks })
     }
 }

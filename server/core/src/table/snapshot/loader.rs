@@ -208,6 +208,7 @@ impl TableLoader {
     fn take_lock(&mut self, head: &LockHead<'_>) -> Loaded<Next> {
         check(self.locks.last().is_none_or(|(last, _)| **last < *head.name), "name")?;
         check(head.holds > 0 || head.waits > 0, "holds")?;
+        check(!self.table.is_quiet() || (head.holds == 0 && head.mark.is_some()), "quiet")?;
         let name: Arc<str> = Arc::from(head.name);
         let lock = self.table.put_lock(Arc::clone(&name), digest::bytes(head.name.as_bytes()));
         self.locks.push((name, lock));

@@ -30,6 +30,10 @@ pub(super) fn assert_coherent(table: &Table) {
     let live = table.sessions.iter().filter(|(_, session)| session.is_live()).count();
     assert_eq!(live, table.sessions_by_nonce.len(), "only live sessions are found by nonce");
     assert_eq!(table.sessions.len() - live, table.reap_queue.len(), "every ended session is to be reaped");
+    if table.is_quiet() {
+        assert_eq!(table.holds.len(), 0, "nobody holds anything in a quiet cell");
+        assert_eq!(table.marks.len(), table.locks.len(), "every line is promoted in the end");
+    }
     for (place, lock) in &table.marks {
         assert_eq!(table.locks[*lock].mark, Some(*place), "a mark names its lock");
     }
@@ -82,7 +86,7 @@ fn assert_lock_coherent(table: &Table, slot: LockSlot) {
     assert!(owners.windows(2).all(|pair| pair[0] != pair[1]), "an owner holds or waits once");
     assert!(waits.is_sorted_by(|one, next| one.since < next.since), "first come, first in line");
     let head = waits.iter().find(|wait| table.is_live(wait.session));
-    if let (Some(head), false) = (head, table.needs_reaping()) {
+    if let (Some(head), false) = (head, table.needs_reaping() || table.is_quiet()) {
         let has_room = head.mode == Mode::Exclusive || !table.is_full_of_holders(slot);
         let is_grantable = table.occupancy(slot).admits(head.mode) && has_room;
         assert!(!is_grantable, "{} could be granted to the head of the line", lock.name);

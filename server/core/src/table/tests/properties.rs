@@ -60,6 +60,7 @@ pub(super) enum Step {
     },
     Reap,
     Blank,
+    EndQuiet,
 }
 
 /// Which request id: one of a step ahead, or one from the past.
@@ -98,6 +99,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(|who| Step::Returned { who }),
         2 => Just(Step::Reap),
         1 => Just(Step::Blank),
+        1 => Just(Step::EndQuiet),
     ]
 }
 
@@ -235,7 +237,17 @@ impl Run {
             }
             Step::Reap => drop(self.apply(&Command::Reap)),
             Step::Blank => drop(self.apply(&Command::Blank)),
+            Step::EndQuiet => drop(self.apply(&Command::EndQuiet)),
         }
+    }
+
+    /// Goes on with what the cell is restored to under the next epoch. Its sessions are still asked for.
+    pub(super) fn restore(&mut self) {
+        let epoch = Epoch(self.table.epoch().0 + 1);
+        self.table = self.table.restored(epoch).expect("the epoch is above");
+        assert_coherent(&self.table);
+        self.cancelled.clear();
+        self.log.clear();
     }
 
     /// Applies a request twice: what was foreseen is answered, and the retry changes nothing.
@@ -293,6 +305,7 @@ impl Run {
                 Outcome::Reply { session, request_id, answer: Answer::Granted(grant) }
                     if grant.token.0 == self.table.revision().0 =>
                 {
+                    assert!(!self.table.is_quiet(), "nothing is granted while the cell is quiet");
                     self.observe_grant(*session, *request_id, grant.token, grant.fence, &waiting);
                 }
                 _ => {}
@@ -394,6 +407,26 @@ proptest! {
             run.step(&Step::Open { nonce });
         }
         steps.iter().for_each(|step| run.step(step));
+        run.wind_up();
+    }
+
+    #[test]
+    fn a_restored_cell_keeps_the_contract_with_the_old_ones_tokens_and_sessions(
+        limits in limits(),
+        before in prop::collection::vec(step(), 1..80),
+        after in prop::collection::vec(step(), 1..150),
+    ) {
+        let mut run = Run::new(limits);
+        before.iter().for_each(|step| run.step(step));
+        run.restore();
+        for session in run.sessions.clone() {
+            prop_assert_eq!(run.table.session(session).err(), Some(Answer::SessionExpired));
+        }
+        for nonce in 0..3 {
+            run.step(&Step::Open { nonce });
+        }
+        after.iter().for_each(|step| run.step(step));
+        run.step(&Step::EndQuiet);
         run.wind_up();
     }
 

@@ -1,8 +1,9 @@
 //! Interaction scripts: one entry or reading a line, and under it what came of it.
 //!
 //! `open A`, `A acquire 1 job x wait=9 owner=2 re seen=1,2`, `A release 2 of=1 job token=3`, `A cancel 2 of=1`,
-//! `timeout A 1`, `expire A B`, `close A`, `reap`, `get job`, `check job 3`, `session A`, `replay <request>`. Every
-//! line but the readings is an entry; the first has index 1, and with epoch 0 an index is a token.
+//! `timeout A 1`, `expire A B`, `close A`, `reap`, `end-quiet`, `get job`, `check job 3`, `session A`, `replay <request>`. Every
+//! line but the readings is an entry; the first has index 1, and with epoch 0 an index is a token. `restore 1` goes on
+//! with what the table is restored to under epoch 1.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -81,12 +82,20 @@ impl Script {
             ["get", name] => self.get(name),
             ["check", name, token] => self.check(name, token.parse().unwrap(), &line),
             ["session", name] => self.session(name),
+            ["restore", epoch] => self.restore(epoch.parse().unwrap()),
             ["replay", ..] => {
                 let line = Line { words: line.words[1..].to_vec(), options: line.options };
                 let answer = self.request(&line, |table, command| table.replay(command).map(show_answer));
                 writeln!(self.trace, "  {}", answer.unwrap_or("new".to_owned())).unwrap();
             }
             _ => self.entry(&line),
+        }
+    }
+
+    fn restore(&mut self, epoch: u16) {
+        match self.table.restored(Epoch(epoch)) {
+            Ok(table) => self.table = table,
+            Err(error) => writeln!(self.trace, "  {error}").unwrap(),
         }
     }
 
@@ -126,6 +135,7 @@ impl Script {
                 let command = Command::SessionsReturned { sessions: Rows::Slice(&ids) };
                 self.table.apply(index, &command, &mut out);
             }
+            ["end-quiet"] => self.table.apply(index, &Command::EndQuiet, &mut out),
             ["reap"] => self.table.apply(index, &Command::Reap, &mut out),
             ["blank"] => self.table.apply(index, &Command::Blank, &mut out),
             _ => {

@@ -2,6 +2,7 @@
 
 mod locks;
 mod requests;
+mod restoration;
 mod sessions;
 
 use expect_test::Expect;

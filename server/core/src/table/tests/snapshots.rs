@@ -119,8 +119,12 @@ proptest! {
         before in prop::collection::vec(step(), 0..100),
         meanwhile in prop::collection::vec((step(), 0usize..120), 1..100),
         last_slices in prop::collection::vec(1usize..400, 1..8),
+        is_restored in any::<bool>(),
     ) {
         let mut run = Run::new(limits);
+        if is_restored {
+            run.restore();
+        }
         (0..5).for_each(|nonce| run.step(&Step::Open { nonce }));
         before.iter().for_each(|step| run.step(step));
         let undisturbed = snapshot(&mut run.table.clone());
@@ -212,10 +216,10 @@ fn the_layout_is_the_one_that_is_documented() {
         shown += "\n";
     }
     expect![[r#"
-        64 00 00 00 01 00 00 00 04 00 00 00 00 00 00 00 bc e1 b6 76 33 fe 66 22 00 00 00 00 00 00 00 00
-        00 00 00 00 00 00 00 00 40 42 0f 00 80 84 1e 00 00 04 00 00 00 40 00 00 00 04 00 00 40 00 00 00
-        00 02 00 00 80 00 00 00 00 04 00 00 e8 03 00 00 60 ea 00 00 00 10 00 00 01 00 00 00 01 00 00 00
-        45 e4 eb 50 ae e7 fb 1b
+        65 00 00 00 01 00 00 00 04 00 00 00 00 00 00 00 6f 98 92 69 79 3e 14 03 00 00 00 00 00 00 00 00
+        00 00 00 00 00 00 00 00 00 40 42 0f 00 80 84 1e 00 00 04 00 00 00 40 00 00 00 04 00 00 40 00 00
+        00 00 02 00 00 80 00 00 00 00 04 00 00 e8 03 00 00 60 ea 00 00 00 10 00 00 01 00 00 00 01 00 00
+        00 b1 67 e6 0f 35 18 6a 0c
 
         1b 00 00 00 02 00 01 00 02 00 aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa 01 00 00 00 00
 
@@ -460,6 +464,18 @@ fn more_records_than_the_limits_allow_are_refused_before_the_first() {
         let mut loader = TableLoader::new(limits);
         assert_eq!(loader.push(&header), Err(SnapshotError::Contradiction(field)));
     }
+}
+
+#[test]
+fn a_quiet_cell_in_which_somebody_holds_something_is_refused() {
+    let mut script = Script::new(Limits::default());
+    script.lines("open A\nA acquire 1 job x");
+    let mut bytes = snapshot(&mut script.table);
+    let header = items(&bytes)[0].len();
+    bytes[4 + 36] = 1;
+    let check = digest::bytes(&bytes[4..header - 8]);
+    bytes[header - 8..header].copy_from_slice(&check.to_le_bytes());
+    assert_eq!(load(Limits::default(), &bytes).err(), Some(SnapshotError::Contradiction("quiet")));
 }
 
 #[test]

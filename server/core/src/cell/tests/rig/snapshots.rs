@@ -11,6 +11,7 @@ use lockstep_wire::peer::kind;
 use lockstep_wire::{LogIndex, NodeId, SnapshotId};
 
 use super::{Happening, Rig};
+use crate::table::Table;
 use crate::{Input, LogRead, RecordHead, RecordKind, SnapshotRead};
 
 /// Snapshots under their names, piece by piece.
@@ -183,6 +184,18 @@ impl Rig {
     /// The bytes of a member's snapshot.
     pub(in super::super) fn snapshot_bytes(&self, node: u16, snapshot: SnapshotId) -> Vec<u8> {
         self.nodes[usize::from(node) - 1].snapshots.stored.0[&snapshot].concat()
+    }
+
+    /// Has a member that was not started yet begin with this state: a snapshot, its mark, and an empty log behind it.
+    pub(in super::super) fn begin_with(&mut self, node: u16, snapshot: SnapshotId, table: &mut Table) {
+        let mut bytes = Vec::new();
+        table.begin_snapshot();
+        assert!(table.write_snapshot(&mut bytes, usize::MAX), "all of it fits");
+        let this = self.node(NodeId(node));
+        this.snapshots.stored.0.insert(snapshot, vec![bytes]);
+        let SnapshotId { index, term } = snapshot;
+        this.records = vec![(RecordHead { kind: RecordKind::SnapshotMark, term, index }, Vec::new())];
+        this.records_durable = 1;
     }
 
     /// Forgets the entries of a member through `through`, as the log does once a snapshot has them.
