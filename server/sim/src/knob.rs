@@ -99,6 +99,7 @@ knobs! {
         snapshots,
         births,
         transfers,
+        restores,
     }
 }
 

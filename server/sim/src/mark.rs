@@ -84,6 +84,10 @@ marks! {
     GrantedBesideFullDisk => "a cell with one full disk went on granting",
     /// Log: a start has found its disk full.
     StartedFull => "a start found its disk full",
+    /// Restore: a cluster has begun anew from a backup.
+    CellRestored => "a cell was restored from a backup",
+    /// Restore: the quiet time of a restored cell has passed, and somebody was granted something.
+    GrantedAfterQuiet => "a restored cell granted again after its quiet time",
     /// Birth: a member has met one that was formatted again.
     MemberReplaced => "a member that was formatted again was refused",
     /// Birth: a member was formatted again before its cell was born.
@@ -207,6 +211,8 @@ pub struct Lookout {
     unreaped: Option<Term>,
     /// The terms in which silence of sessions was last logged.
     silent: BTreeMap<SessionId, Term>,
+    /// Quiet has ended, and nothing was granted since.
+    is_after_quiet: bool,
 }
 
 impl Lookout {
@@ -215,12 +221,20 @@ impl Lookout {
         &self.marks
     }
 
+    /// The cell was restored from a backup.
+    pub fn on_restored(&mut self) {
+        *self = Lookout { marks: self.marks, ..Lookout::default() };
+    }
+
     /// An entry of `term` has been committed; leaders up to `newest` have been elected.
     pub fn on_entry(&mut self, term: Term, newest: Term, command: &Command<'_>, outcomes: &[Outcome]) {
         if term < newest {
             self.marks.set(Mark::OlderTermCommitted);
         }
         let grants = count_grants(outcomes);
+        if grants > 0 && std::mem::take(&mut self.is_after_quiet) {
+            self.marks.set(Mark::GrantedAfterQuiet);
+        }
         for outcome in outcomes {
             if let Outcome::WaitEnded { session, acquire_id } = outcome {
                 self.waiting.remove(&(*session, *acquire_id));
@@ -265,7 +279,7 @@ impl Lookout {
                     self.set_if(was_silent, Mark::SilentReturned);
                 }
             }
-            Command::EndQuiet => {}
+            Command::EndQuiet => self.is_after_quiet = true,
         }
     }
 

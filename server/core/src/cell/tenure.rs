@@ -111,7 +111,8 @@ impl Cell {
         self.digests.clear_reports();
         let waits_from = (!mutant::is(Mutant::WaitForgottenAtFailover)).then_some(0);
         // A whole one, whatever former leaders have waited: they do not say when they began.
-        let quiet_ends_at = now + Span::from_ms(u64::from(TTL_MS_MAX));
+        let quiet_ms = if mutant::is(Mutant::RestoreWithoutQuietTime) { 0 } else { TTL_MS_MAX };
+        let quiet_ends_at = now + Span::from_ms(u64::from(quiet_ms));
         self.tenure = Tenure {
             is_serving: true,
             sessions_from: Some(0),

@@ -7,7 +7,6 @@
 use std::fmt;
 
 use lockstep_wire::Epoch;
-use lockstep_wire::mutant::{self, Mutant};
 
 use super::cell::{CellNumbers, Table};
 
@@ -53,8 +52,7 @@ impl Table {
         if epoch <= self.epoch {
             return Err(RestoreError::EpochNotAbove { asked: epoch, own: self.epoch });
         }
-        let is_quiet = !mutant::is(Mutant::RestoreWithoutQuietTime);
-        let numbers = CellNumbers { epoch, applied: self.applied, is_quiet, ..CellNumbers::default() };
+        let numbers = CellNumbers { epoch, applied: self.applied, is_quiet: true, ..CellNumbers::default() };
         Ok(Table::without_records(self.limits, numbers))
     }
 }

@@ -188,3 +188,26 @@ pub(super) fn election_beside_a_lost_snapshot(mut plan: Plan) -> Verdict {
     world.act(&Fault::Start(old));
     world.come_to_rest()
 }
+
+/// A cluster is restored from a backup while a holder is suspended, who believes in what the old cell told him for a while
+/// yet; others want the lock.
+pub(super) fn restore_beside_a_holder(mut plan: Plan) -> Verdict {
+    plan.workload.names = 1;
+    plan.workload.shared_percent = 0;
+    plan.workload.cancel_percent = 0;
+    plan.workload.think_mean = 50 * MS;
+    plan.workload.hold_mean = 1_000 * MS;
+    plan.workload.ttl_ms = (20_000, 20_000);
+    let mut world = World::new(plan, Trace::silent());
+    world.run_for(4_000 * MS)?;
+    let Some(leader) = world.leader(CELL) else { return world.come_to_rest() };
+    world.act(&Fault::Snapshot(leader));
+    world.run_for(1_000 * MS)?;
+    wait_for(&mut world, |world| !world.held().is_empty())?;
+    let Some((holder, _)) = world.held().pop() else { return world.come_to_rest() };
+    world.act(&Fault::ClientPause(holder));
+    world.act(&Fault::Restore { node: leader, is_older: false });
+    world.run_for(15_000 * MS)?;
+    world.act(&Fault::ClientResume(holder));
+    world.come_to_rest()
+}

@@ -64,6 +64,7 @@ pub const TABLE: &[Row] = &[
     part(Mutant::InstallWithoutTruncation, Trial::Drawn, 300),
     part(Mutant::RecycleUncoveredEntries, Trial::Drawn, 60),
     part(Mutant::CampaignWithoutState, Trial::Play(plays::election_beside_a_lost_snapshot), 60),
+    part(Mutant::RestoreWithoutQuietTime, Trial::Play(plays::restore_beside_a_holder), 60),
     driver(Defect::DurableBeforeWritten, Trial::Run(shapes::lone_member_without_power), 60),
     driver(Defect::DrainWithoutInput, Trial::Run(shapes::beats_at_the_last_moment), 300),
     driver(Defect::ClockBeforeArrivals, Trial::Run(shapes::late_turns), 300),

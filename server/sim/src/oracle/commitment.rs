@@ -44,6 +44,15 @@ impl Commitment {
         Some((LogIndex(count as u64), *entry_term))
     }
 
+    /// The cell goes on behind an entry of this term, as restored from a backup; what was committed after it is gone.
+    pub fn on_restored(&mut self, through: LogIndex, term: Term) {
+        let count = usize::try_from(through.0).expect("a run is short");
+        self.entries.truncate(count);
+        self.committed_by.truncate(count);
+        self.committed_by.iter_mut().for_each(|by| *by = term.min(*by));
+        self.digests.split_off(&through);
+    }
+
     /// Takes an entry that a replica has applied; `newest` is the newest term that has had a leader. Says whether the
     /// replica is the first to do so.
     ///

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lockstep_core::table::{Answer, Outcome};
 use lockstep_wire::reply::EndReason;
-use lockstep_wire::{FencingToken, LogIndex, SessionId};
+use lockstep_wire::{Epoch, FencingToken, LogIndex, SessionId};
 
 use super::once::{RequestKey, says_the_same};
 use super::{Violation, violated};
@@ -26,6 +26,9 @@ pub struct Acknowledgements {
     lost: BTreeMap<RequestKey, Lost>,
     /// Each answer once, with the first entry that gave it.
     answers: BTreeMap<RequestKey, Vec<(LogIndex, Answer)>>,
+    /// Of the cell, and where it began in this epoch.
+    epoch: Epoch,
+    began: LogIndex,
 }
 
 /// The end of a session.
@@ -84,6 +87,17 @@ impl Acknowledgements {
         }
     }
 
+    /// The cell was restored from a backup, and goes on behind this entry in a new epoch: whatever it told before, every
+    /// session of an older epoch has ended.
+    pub fn on_restored(&mut self, epoch: Epoch, through: LogIndex) {
+        *self = Acknowledgements { applied: through, epoch, began: through, ..Acknowledgements::default() };
+    }
+
+    /// Whether a session is of a cell that was restored meanwhile.
+    pub fn is_void(&self, session: SessionId) -> bool {
+        session.0 < self.epoch.with(LogIndex(0)) && session.0 << 16 != 0
+    }
+
     /// How far entries are known to have committed.
     pub fn applied(&self) -> LogIndex {
         self.applied
@@ -127,6 +141,13 @@ impl Acknowledgements {
     /// A committed entry opened it.
     pub fn on_session_unknown(&self, session: SessionId) -> super::Verdict {
         match self.opened.get(&session) {
+            None if self.is_void(session) => violated(
+                RULE,
+                format!(
+                    "a client was told that session {session} is unknown, and it was void from {} on",
+                    self.began
+                ),
+            ),
             Some(index) => violated(
                 RULE,
                 format!("a client was told that session {session} is unknown, and entry {index} opened it"),
@@ -141,6 +162,7 @@ impl Acknowledgements {
     /// No committed entry did, or not for the reason that was told.
     pub fn on_session_ended(&self, session: SessionId, reason: Option<EndReason>) -> Origin {
         match self.ended.get(&session) {
+            None if self.is_void(session) => Ok(self.began),
             Some(known) if reason.is_none_or(|reason| reason == known.reason) => Ok(known.index),
             known => violated(
                 RULE,

@@ -15,17 +15,25 @@ use super::{Verdict, violated};
 #[derive(Debug, Default)]
 pub struct Elections {
     leaders: BTreeMap<Term, ServerLife>,
+    /// Terms that had a leader before the cell was restored.
+    before: usize,
 }
 
 impl Elections {
     /// Terms that had a leader.
     pub fn count(&self) -> usize {
-        self.leaders.len()
+        self.before + self.leaders.len()
     }
 
     /// The newest term that had a leader, and the leader.
     pub fn newest(&self) -> Option<(Term, NodeId)> {
         self.leaders.last_key_value().map(|(term, (node, _))| (*term, *node))
+    }
+
+    /// The cell was restored from a backup: terms go back to the backup's.
+    pub fn on_restored(&mut self) {
+        self.before = self.count();
+        self.leaders.clear();
     }
 
     /// A node leads; whoever has crashed in office does not come back to it, as it wrote down that it had stood for it.

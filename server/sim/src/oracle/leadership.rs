@@ -150,6 +150,13 @@ impl Leadership {
         }
     }
 
+    /// The cell was restored from a backup: terms go back to the backup's.
+    pub fn on_restored(&mut self) {
+        self.look_at_office(None);
+        self.newest = Term(0);
+        self.is_led = false;
+    }
+
     /// What time it is.
     pub fn now(&self) -> u64 {
         self.now

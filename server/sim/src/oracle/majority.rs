@@ -39,6 +39,11 @@ impl Disks {
         Disks { members, durable: BTreeMap::new(), lost: BTreeMap::new(), ballots: BTreeMap::new() }
     }
 
+    /// The cell was restored from a backup, on other disks.
+    pub fn on_restored(&mut self) {
+        *self = Disks::new(self.members);
+    }
+
     /// A disk has confirmed an entry.
     pub fn on_durable(&mut self, node: NodeId, index: LogIndex, term: Term) {
         let held = self.durable.entry(node).or_default();

@@ -25,6 +25,11 @@ pub struct Matching {
 }
 
 impl Matching {
+    /// The cell goes on behind this entry, as restored from a backup: other entries may come in the terms of those that are gone.
+    pub fn on_restored(&mut self, through: LogIndex) {
+        self.entries.truncate(usize::try_from(through.0).expect("a run is short"));
+    }
+
     /// A replica appends an entry behind one of `prev_term` (0 for none). `payload` is a hash of what it says.
     ///
     /// # Errors

@@ -37,6 +37,11 @@ impl Nonces {
         self.live.get(nonce).copied()
     }
 
+    /// The cell was restored from a backup: no session lives.
+    pub fn on_restored(&mut self) {
+        self.live.clear();
+    }
+
     /// Takes an entry and what it told.
     ///
     /// # Errors

@@ -45,6 +45,12 @@ impl Orphans {
         self.claims.iter().map(|(request, claim)| (*request, claim.name.as_str()))
     }
 
+    /// The cell was restored from a backup: nobody lives, holds or waits.
+    pub fn on_restored(&mut self) {
+        self.live.clear();
+        self.claims.clear();
+    }
+
     /// Somebody holds or waits whom no client knows.
     pub fn orphan(request: RequestKey, name: &str) -> Violation {
         let (session, acquire_id) = request;

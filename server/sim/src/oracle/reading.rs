@@ -80,6 +80,11 @@ impl Readings {
         self.applied = index;
     }
 
+    /// The cell goes on behind this entry, as restored from a backup, and nobody has anything.
+    pub fn on_restored(&mut self, through: LogIndex) {
+        *self = Readings { acknowledged: through, applied: through, ..Readings::default() };
+    }
+
     /// A lock after the last entry.
     pub fn on_lock(&mut self, name: &str, lock: Lock) {
         let changes = self.locks.entry(name.to_owned()).or_default();

@@ -155,10 +155,9 @@ impl Model {
         }
     }
 
-    /// What a cell begins with that is restored from this state under a new epoch.
-    #[must_use]
-    pub fn restored(&self, epoch: Epoch) -> Model {
-        Model { applied: self.applied, is_quiet: true, ..Model::new(epoch, self.limits) }
+    /// What a cell begins with that is restored under a new epoch from a backup with these limits, after this entry.
+    pub fn restored(epoch: Epoch, limits: Limits, applied: LogIndex) -> Model {
+        Model { applied, is_quiet: true, ..Model::new(epoch, limits) }
     }
 
     /// How far the log has been applied.

@@ -195,7 +195,7 @@ pub fn search(seed: u64, entries: u64) -> Result<BTreeSet<String>, Difference> {
         speaker.learn(&spoken, &outcomes);
         reached.extend(outcomes.iter().filter_map(in_a_word));
         if restored_after == Some(index) {
-            (table, model) = (restored(&table), model.restored(Epoch(epoch.0 + 1)));
+            (table, model) = (restored(&table), Model::restored(Epoch(epoch.0 + 1), limits, index));
             compare(&table, &model).map_err(located)?;
             reached.insert("restored".to_owned());
         }

@@ -25,6 +25,12 @@ impl Twins {
         Twins { table: Table::new(epoch, limits), model: Model::new(epoch, limits), is_model_asked }
     }
 
+    /// The cell is restored from a backup, which gives this table.
+    pub fn restore(&mut self, table: Table) {
+        self.model = Model::restored(table.epoch(), *table.limits(), table.applied());
+        self.table = table;
+    }
+
     /// The table.
     pub fn table(&self) -> &Table {
         &self.table

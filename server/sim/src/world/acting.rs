@@ -6,6 +6,7 @@
 use lockstep_wal::Failure;
 use lockstep_wal::disk::SegmentSequence;
 use lockstep_wal::memory::Rot;
+use lockstep_wire::LogIndex;
 
 use super::World;
 use super::client::Client;
@@ -99,6 +100,7 @@ impl World {
             Fault::Rot(node) => self.rot(*node),
             Fault::RotSnapshot(node) => self.rot_snapshot(*node),
             Fault::Wipe(node) => self.wipe(*node),
+            Fault::Restore { node, is_older } => self.restore(*node, *is_older),
             Fault::ClockRate(site, drift_ppm) => {
                 self.change_clock(*site, *drift_ppm);
                 true
@@ -163,6 +165,7 @@ impl World {
             | Fault::Rot(_)
             | Fault::RotSnapshot(_)
             | Fault::Wipe(_)
+            | Fault::Restore { .. }
             | Fault::ClockRate(..)
             | Fault::ClientCrash(_)
             | Fault::ClientStart(_)
@@ -227,8 +230,12 @@ impl World {
         }
     }
 
-    /// Whether something may be done to one more disk: those of a majority stay whole.
+    /// Whether something may be done to one more disk: those of a majority stay whole, and all of them until a restored cell is
+    /// born.
     fn may_harm(&self, node: usize) -> bool {
+        if self.judges.each_cell().any(|(_, judges)| judges.origin > LogIndex(0) && !judges.is_born) {
+            return false;
+        }
         let touched = self.nodes.iter().filter(|node| node.machine.is_touched()).count();
         !self.nodes[node].machine.is_touched() && touched < (self.plan.nodes - 1) / 2
     }

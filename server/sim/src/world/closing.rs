@@ -200,6 +200,7 @@ impl World {
             | Fault::Rot(_)
             | Fault::RotSnapshot(_)
             | Fault::Wipe(_)
+            | Fault::Restore { .. }
             | Fault::Transfer(..)
             | Fault::ClockRate(..)
             | Fault::ClientCrash(_)
@@ -265,7 +266,7 @@ impl World {
                     orphan().map(|it| format!("session {it} of cell {cell} lives, and nobody keeps it alive"))
                 });
             }
-            let is_promised = committed.0 > 0 || judges.is_trusted;
+            let is_promised = committed > judges.origin || judges.is_trusted;
             is_promised.then(|| format!("cell {cell} is unborn, and {committed} entries were committed; a client was told something: {}", judges.is_trusted))
         })
     }
@@ -273,6 +274,9 @@ impl World {
     fn unrest_of(&self, cell: CellId, committed: LogIndex) -> Option<String> {
         if self.leader(cell).is_none_or(|leader| self.outcasts.contains(&leader)) {
             return Some(format!("cell {cell} has no leader"));
+        }
+        if self.is_quiet(cell) {
+            return Some(format!("cell {cell} was restored, and grants nothing yet"));
         }
         for node in (0..self.nodes.len()).filter(|node| self.is_whole(*node)) {
             let applied = self.nodes[node].cell(cell).map(|cell| cell.applied());

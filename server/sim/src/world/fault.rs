@@ -61,6 +61,13 @@ pub enum Fault {
     RotSnapshot(usize),
     /// A machine loses power and its disk, and gets another one, unless as many are harmed as may be.
     Wipe(usize),
+    /// The whole cluster is lost, and restored from the newest snapshots on a node's disk, or from older ones; clients go on.
+    Restore {
+        /// Whose disk the backup is of.
+        node: usize,
+        /// It was taken a while ago.
+        is_older: bool,
+    },
     /// A machine's clock goes on at another rate: so many millionths too fast.
     ClockRate(Site, i64),
     /// An operator asks a node, if it leads, to hand over: to this one, or to whichever is best.
@@ -113,6 +120,7 @@ enum Kind {
     ClockRate,
     Snapshot,
     Transfer,
+    Restore,
 }
 
 impl Nemesis {
@@ -211,6 +219,9 @@ impl Nemesis {
             Kind::Rot if self.nodes > 1 && self.variety.percent(60) => (Fault::RotSnapshot(node), None),
             Kind::Rot => (Fault::Rot(node), None),
             Kind::Wipe => (Fault::Wipe(node), Some((while_down, Fault::Start(node)))),
+            // It costs a minute in which nothing is granted.
+            Kind::Restore if stream.percent(88) => return None,
+            Kind::Restore => (Fault::Restore { node, is_older: stream.percent(40) }, None),
             Kind::ClockRate => (self.draw_clock_rate(node, client), None),
             Kind::Snapshot => (Fault::Snapshot(node), None),
             Kind::Transfer => {
@@ -253,6 +264,7 @@ impl Nemesis {
             (plan.clock_rates, Kind::ClockRate),
             (plan.snapshots, Kind::Snapshot),
             (plan.transfers, Kind::Transfer),
+            (plan.restores, Kind::Restore),
         ]
         .into_iter()
         .filter(|(exists, _)| *exists)

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_core::table::{Answer, Outcome};
+use lockstep_core::table::{Answer, Outcome, Table};
 use lockstep_core::{Cell, RecordHead};
 use lockstep_wire::entry::Command;
 use lockstep_wire::reply::EndReason;
@@ -59,6 +59,8 @@ pub(super) struct CellJudges {
     pub(super) elections: Elections,
     pub(super) acknowledgements: Acknowledgements,
     pub(super) readings: Readings,
+    /// The last entry of the backup that the cell was restored from; 0 for a cell that began empty.
+    pub(super) origin: LogIndex,
     /// Some member has said that the cell is born.
     pub(super) is_born: bool,
     /// Some client was told something that only a born cell can tell.
@@ -118,6 +120,7 @@ impl Judges {
             elections: Elections::default(),
             acknowledgements: Acknowledgements::default(),
             readings: Readings::default(),
+            origin: LogIndex(0),
             is_born: false,
             is_trusted: false,
             leadership: Leadership::default(),
@@ -214,6 +217,17 @@ impl Judges {
             let verdict = self.cell(id).commitment.on_digest(node, cell.applied(), cell.table().digest());
             self.take(verdict);
         }
+    }
+
+    /// A cell is restored from a backup whose last entry is of this term; all members begin with this state.
+    pub(super) fn on_cell_restored(&mut self, id: CellId, term: Term, table: Table) {
+        self.set(Mark::CellRestored);
+        self.cell(id).on_restored(term, table);
+    }
+
+    /// The cluster was restored: what is still on its way to clients is of the one that is no more.
+    pub(super) fn on_cluster_restored(&mut self) {
+        self.tap.forget_conversations();
     }
 
     /// A node's disk is lost.
@@ -389,6 +403,12 @@ impl Judges {
         let now = self.now;
         for session in acknowledged_in(frame) {
             let judges = self.cell(cell);
+            if judges.acknowledgements.is_void(session) {
+                return self.take(violated(
+                    "no session outlives its cell (contract 2)",
+                    format!("session {session} of cell {cell}, which was restored since, is acknowledged"),
+                ));
+            }
             judges.attached.insert((session, wire));
             judges.lateness.on_heard(session, now);
         }
@@ -411,6 +431,29 @@ fn is_granted_at_once(payload: &[u8], outcomes: &[Outcome]) -> bool {
 }
 
 impl CellJudges {
+    /// What the cell has told since the backup is void, and everything of its epoch is over; what clients have is not
+    /// forgotten: tokens stay given, and whoever believes to hold something believes it still.
+    fn on_restored(&mut self, term: Term, table: Table) {
+        let (epoch, through) = (table.epoch(), table.applied());
+        self.commitment.on_restored(through, term);
+        self.elections.on_restored();
+        self.acknowledgements.on_restored(epoch, through);
+        self.readings.on_restored(through);
+        self.origin = through;
+        (self.is_born, self.is_trusted) = (false, false);
+        self.leadership.on_restored();
+        self.lateness = Lateness::default();
+        self.waits = Waits::default();
+        self.attached.clear();
+        self.nonces.on_restored();
+        self.orphans.on_restored();
+        self.disks.on_restored();
+        self.matching.on_restored(through);
+        self.lines.on_restored();
+        self.lookout.on_restored();
+        self.twins.restore(table);
+    }
+
     /// The entry is of the first term; leaders up to the second have been elected.
     fn on_committed(
         &mut self,

@@ -48,7 +48,7 @@ impl Machine {
         let number = place as u64;
         let mut identity = Stream::new(plan.seed, Concern::Identity, number);
         let incarnation = Incarnation(identity.bytes_16());
-        let disk = formatted(plan, place, incarnation);
+        let (disk, _) = formatted(plan, place, incarnation);
         let mut crash = Stream::new(plan.seed, Concern::Crash, number);
         let mut machine = Machine {
             disk,
@@ -119,10 +119,19 @@ impl Machine {
 
     /// The disk is lost and another one formatted in its place.
     pub(super) fn wipe(&mut self, plan: &Plan, place: usize) {
-        self.incarnation = Incarnation(self.identity.bytes_16());
-        self.disk = formatted(plan, place, self.incarnation);
+        self.replace_disk(plan, place);
         self.set_error_rate(plan.disk_error_ppm);
         self.harm = Some(Harm::Wiped);
+    }
+
+    /// Another disk, formatted, which does not fail yet; says how.
+    pub(super) fn replace_disk(&mut self, plan: &Plan, place: usize) -> Superblock {
+        self.incarnation = Incarnation(self.identity.bytes_16());
+        let (disk, superblock) = formatted(plan, place, self.incarnation);
+        self.disk = disk;
+        self.harm = None;
+        self.rotten_snapshots.clear();
+        superblock
     }
 
     /// The disk has no room for more than so many bytes beyond what is taken; or as much as anybody wants.
@@ -228,7 +237,7 @@ impl Machine {
     }
 }
 
-fn formatted(plan: &Plan, place: usize, incarnation: Incarnation) -> MemoryDisk {
+fn formatted(plan: &Plan, place: usize, incarnation: Incarnation) -> (MemoryDisk, Superblock) {
     let mut disk = MemoryDisk::new();
     let superblock = Superblock {
         cluster: plan.cluster(),
@@ -238,5 +247,5 @@ fn formatted(plan: &Plan, place: usize, incarnation: Incarnation) -> MemoryDisk 
         segment_bytes: plan.segment_bytes,
     };
     format(&mut disk, &superblock).expect("a fresh disk without a bound can be formatted");
-    disk
+    (disk, superblock)
 }

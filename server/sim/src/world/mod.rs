@@ -20,6 +20,7 @@ pub mod plan;
 mod process;
 mod promise;
 mod reaction;
+mod restoration;
 pub mod schedule;
 mod socket;
 mod storage;
@@ -35,7 +36,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lockstep_core::Time;
 use lockstep_wal::disk::SegmentSequence;
 use lockstep_wire::reply::EndReason;
-use lockstep_wire::{CellId, Epoch};
+use lockstep_wire::{CellId, Epoch, LogIndex};
 
 use crate::mark::{Mark, Marks};
 use crate::oracle::exclusion::{Write, check_beliefs};
@@ -90,6 +91,8 @@ pub struct World {
     plan: Plan,
     fabric: Fabric,
     judges: Judges,
+    /// Of every cell; raised whenever the cluster is restored.
+    epoch: Epoch,
     nodes: Vec<Node>,
     /// Behind the ordinary ones, the visitor of each cell, who runs only at the end.
     clients: Vec<Client>,
@@ -142,6 +145,7 @@ impl World {
         }
         World {
             judges: Judges::new(&plan, Epoch(0)),
+            epoch: Epoch(0),
             plan,
             fabric,
             nodes,
@@ -230,6 +234,17 @@ impl World {
     /// Elections that were won so far, over all cells.
     pub fn elections(&self) -> usize {
         self.judges.elections()
+    }
+
+    /// Whether a cell was restored and grants nothing yet, as its leader has applied it.
+    pub fn is_quiet(&self, cell: CellId) -> bool {
+        let leader = self.leader(cell).and_then(|leader| self.nodes[leader].cell(cell));
+        leader.is_some_and(|cell| cell.table().is_quiet())
+    }
+
+    /// How far a node's replica of a cell has applied its log; 0 while its process does not run.
+    pub fn applied(&self, node: usize, cell: CellId) -> LogIndex {
+        self.nodes[node].cell(cell).map_or(LogIndex(0), |cell| cell.applied())
     }
 
     /// The sessions of a cell that live, as its leader has applied them.

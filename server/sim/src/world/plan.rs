@@ -53,6 +53,8 @@ pub struct FaultPlan {
     pub births: bool,
     /// An operator has leaders hand over.
     pub transfers: bool,
+    /// The cluster is lost and restored from a backup.
+    pub restores: bool,
 }
 
 /// What clients do.
@@ -188,7 +190,8 @@ impl Plan {
         self.faults.rot = stream.percent(25);
         self.faults.wipes = stream.percent(20);
         self.faults.clock_rates = self.drift_ppm_max > 0 && stream.percent(50);
-        self.faults.snapshots = Stream::new(self.seed, Concern::Plan, 3).percent(50);
+        self.faults.restores = Stream::new(self.seed, Concern::Plan, 4).percent(8);
+        self.faults.snapshots = self.faults.restores || Stream::new(self.seed, Concern::Plan, 3).percent(50);
         if stream.percent(25) {
             self.faults.births = true;
             self.faults.wipes |= stream.percent(50);

@@ -62,7 +62,9 @@ impl Client {
             around.judges.set(Mark::SessionGivenUp);
         }
         let lease = leases.iter().find(|(of, _)| *of == key);
-        if let (Some((_, lease)), Loss::Ended(_) | Loss::Unknown) = (lease, loss) {
+        if let (Some((_, lease)), Loss::Ended(_) | Loss::Unknown) = (lease, loss)
+            && !around.judges.cell(self.cell).acknowledgements.is_void(lease.session)
+        {
             around.judges.take(expiry::on_ended(*lease, "is told to have ended"));
         }
         let pause = self.hands.stream.around(self.hands.workload.think_mean);

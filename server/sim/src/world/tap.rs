@@ -124,6 +124,13 @@ pub(super) struct Tap {
     token_floors: BTreeMap<(CellId, RequestKey, u64), FencingToken>,
 }
 
+impl Tap {
+    /// Whatever is under way is answered by nobody any more.
+    pub(super) fn forget_conversations(&mut self) {
+        self.conversations.clear();
+    }
+}
+
 impl Judges {
     /// A client puts bytes into a wire.
     pub(super) fn on_sent(&mut self, wire: WireId, bytes: &[u8]) {

@@ -186,7 +186,8 @@ impl Rig {
         self.nodes[usize::from(node) - 1].snapshots.stored.0[&snapshot].concat()
     }
 
-    /// Has a member that was not started yet begin with this state: a snapshot, its mark, and an empty log behind it.
+    /// Has a member that was not started yet begin with this state: a snapshot, its mark behind the truncation that makes room
+    /// for it, and an empty log.
     pub(in super::super) fn begin_with(&mut self, node: u16, snapshot: SnapshotId, table: &mut Table) {
         let mut bytes = Vec::new();
         table.begin_snapshot();
@@ -194,8 +195,9 @@ impl Rig {
         let this = self.node(NodeId(node));
         this.snapshots.stored.0.insert(snapshot, vec![bytes]);
         let SnapshotId { index, term } = snapshot;
-        this.records = vec![(RecordHead { kind: RecordKind::SnapshotMark, term, index }, Vec::new())];
-        this.records_durable = 1;
+        let heads = [(RecordKind::Truncate, LogIndex(1)), (RecordKind::SnapshotMark, index)];
+        this.records = heads.map(|(kind, index)| (RecordHead { kind, term, index }, Vec::new())).to_vec();
+        this.records_durable = this.records.len();
     }
 
     /// Forgets the entries of a member through `through`, as the log does once a snapshot has them.
