@@ -98,6 +98,20 @@ impl Acknowledgements {
         session.0 < self.epoch.with(LogIndex(0)) && session.0 << 16 != 0
     }
 
+    /// A replica confirms a session.
+    ///
+    /// # Errors
+    /// It is of a cell that was restored meanwhile.
+    pub fn on_kept_alive(&self, session: SessionId) -> super::Verdict {
+        match self.is_void(session) {
+            true => violated(
+                "no session outlives its cell (contract 2)",
+                format!("session {session} is confirmed in epoch {}", self.epoch),
+            ),
+            false => Ok(()),
+        }
+    }
+
     /// How far entries are known to have committed.
     pub fn applied(&self) -> LogIndex {
         self.applied
@@ -246,6 +260,26 @@ mod tests {
         assert!(told.on_session_ended(SessionId(1), None).is_err());
         assert!(told.on_session_unknown(SessionId(1)).is_err());
         assert!(told.on_session_unknown(SessionId(2)).is_ok());
+    }
+
+    #[test]
+    fn what_a_restored_cell_told_before_is_void() {
+        let (old, unknown) = (SessionId(1), SessionId(1 << 40));
+        let mut told = Acknowledgements::default();
+        told.on_entry(LogIndex(1), &[Outcome::Opened { session: old, ttl_ms: 1, is_new: true }]);
+        let request = (old, RequestId(1));
+        let reply = Outcome::Reply { session: old, request_id: request.1, answer: Answer::Done };
+        told.on_entry(LogIndex(9), &[reply]);
+        assert!(told.on_kept_alive(old).is_ok());
+        told.on_restored(Epoch(1), LogIndex(5));
+        assert!(told.on_opened(old).is_err() && told.on_answered(request, &Answer::Done).is_err());
+        assert!(told.on_kept_alive(old).is_err());
+        for session in [old, unknown] {
+            assert_eq!(told.on_session_ended(session, None), Ok(LogIndex(5)));
+            assert!(told.on_session_unknown(session).is_err());
+        }
+        let new = SessionId(Epoch(1).with(LogIndex(6)));
+        assert!(told.on_session_ended(new, None).is_err() && told.on_kept_alive(new).is_ok());
     }
 
     #[test]

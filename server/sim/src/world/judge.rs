@@ -403,14 +403,10 @@ impl Judges {
         let now = self.now;
         for session in acknowledged_in(frame) {
             let judges = self.cell(cell);
-            if judges.acknowledgements.is_void(session) {
-                return self.take(violated(
-                    "no session outlives its cell (contract 2)",
-                    format!("session {session} of cell {cell}, which was restored since, is acknowledged"),
-                ));
-            }
+            let verdict = judges.acknowledgements.on_kept_alive(session);
             judges.attached.insert((session, wire));
             judges.lateness.on_heard(session, now);
+            self.take(verdict);
         }
     }
 
