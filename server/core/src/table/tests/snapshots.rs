@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 use lockstep_wire::entry::Command;
 use lockstep_wire::peer::MemberIncarnation;
-use lockstep_wire::{DecodeError, Incarnation, NodeId};
+use lockstep_wire::{DecodeError, Epoch, Incarnation, NodeId};
 use proptest::prelude::*;
 
 use super::invariants::assert_coherent;
@@ -464,6 +464,18 @@ fn more_records_than_the_limits_allow_are_refused_before_the_first() {
         let mut loader = TableLoader::new(limits);
         assert_eq!(loader.push(&header), Err(SnapshotError::Contradiction(field)));
     }
+}
+
+#[test]
+fn a_restored_cell_begins_alike_whatever_was_in_the_old_one() {
+    let full = everything();
+    let mut empty = Table::new(Epoch(0), few());
+    empty.advance(full.table.applied());
+    let bytes = [&full.table, &empty].map(|table| snapshot(&mut table.restored(Epoch(1)).unwrap()));
+    assert!(bytes[0] == bytes[1], "members that are restored alike have the same bytes");
+    let loaded = load(few(), &bytes[0]).expect("a snapshot loads");
+    assert!(loaded.is_quiet() && loaded.members().is_none());
+    assert_eq!((loaded.sessions_len(), loaded.locks_len(), loaded.epoch()), (0, 0, Epoch(1)));
 }
 
 #[test]
