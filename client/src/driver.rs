@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_wire::{FencingToken, NodeId, Nonce, SessionId};
+use lockstep_wire::{FencingToken, NodeId, Nonce, SessionId, SnapshotId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock;
@@ -81,6 +81,7 @@ pub(crate) enum Read {
     Status,
     Members,
     Routes,
+    Piece { snapshot: SnapshotId, piece: u32 },
 }
 
 /// How commands get to a driver.
@@ -273,6 +274,7 @@ impl Driver {
                     Read::Status => self.core.status(now),
                     Read::Members => self.core.members(now),
                     Read::Routes => self.core.routes(now),
+                    Read::Piece { snapshot, piece } => self.core.save_snapshot(snapshot, piece, now),
                 };
                 self.wait_plain(call, Some(answer), what);
             }

@@ -15,11 +15,14 @@ use lockstep_wire::reply::{
 use lockstep_wire::request::{Mode, Request, kind};
 use lockstep_wire::{
     CellId, ClusterId, Correlation, FencingToken, LogIndex, NodeId, Nonce, Owner, RequestId, Revision, Rows,
-    SessionId, Status, Term,
+    SavedPiece, SessionId, SnapshotId, Status, Term,
 };
 
 pub(crate) const CELL: CellId = CellId(3);
 pub(crate) const CLUSTER: ClusterId = ClusterId([9; 16]);
+
+/// The snapshot that it has.
+pub(crate) const SNAPSHOT: SnapshotId = SnapshotId { index: LogIndex(5), term: Term(1) };
 
 /// A connection to the fake, as its driver numbers it.
 pub(crate) type Port = u64;
@@ -80,6 +83,8 @@ pub(crate) struct FakeCell {
     pub(crate) confirms_nobody: bool,
     /// What it answers to whoever wishes that it hands over; without it, it does.
     pub(crate) refuses_transfers: Option<Status>,
+    /// The pieces of the one snapshot that it has.
+    pub(crate) snapshot: Vec<Vec<u8>>,
     /// Mutations are answered late: not before this ends.
     pub(crate) is_slow: bool,
     late: Vec<(Port, Vec<u8>)>,
@@ -276,6 +281,19 @@ impl FakeCell {
             Request::Members | Request::ChangeMembers(_) => {
                 let refusal = Refusal::new(Status::Unsupported, "one node is all there is");
                 self.say(port, asked, correlation, &Reply::Refused(refusal));
+            }
+            Request::SaveSnapshot { snapshot, piece } => {
+                self.heard.push(format!("SaveSnapshot {} {piece}", snapshot.index));
+                let pieces = std::mem::take(&mut self.snapshot);
+                let saved = pieces.get(*piece as usize).map(|bytes| SavedPiece {
+                    snapshot: SNAPSHOT,
+                    piece: *piece,
+                    is_last: *piece as usize + 1 == pieces.len(),
+                    bytes,
+                });
+                let reply = saved.map_or(Reply::SnapshotGone, Reply::SavedPiece);
+                self.say(port, asked, correlation, &reply);
+                self.snapshot = pieces;
             }
             Request::Routes => {
                 let routes = [Route { namespace: "", cell: CELL }];

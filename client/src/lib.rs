@@ -39,5 +39,5 @@ mod tests;
 pub use client::{Client, Config};
 pub use error::Error;
 pub use guard::Guard;
-pub use probe::{change_members, members_of, routes_of, status_of, transfer_leader};
+pub use probe::{SnapshotSave, change_members, members_of, routes_of, status_of, transfer_leader};
 pub use session::{Acquire, Checked, Closed, Session};

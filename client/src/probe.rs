@@ -1,6 +1,7 @@
-//! What is asked of a member without a session: questions that any of them answers, and the one to hand over.
+//! What is asked of a member without a session: questions that any of them answers, the one to hand over, and snapshots.
 //!
-//! Invariant: each is asked of exactly the members named, and no hint is followed.
+//! Invariant: each is asked of exactly the members named, and no hint is followed; snapshots are the leader's to give, and
+//! it is looked for.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -8,11 +9,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lockstep_wire::{CellId, NodeId, Term};
+use lockstep_wire::{CellId, NodeId, SnapshotId, Term};
 
 use crate::client::{call_timeout_ms, seed};
-use crate::core::{ClientConfig, MemberWish, MembersInfo, Outcome, RouteInfo, StatusInfo};
-use crate::driver::{Answer, Command, Read, start};
+use crate::core::{ClientConfig, MemberWish, MembersInfo, Outcome, PieceInfo, RouteInfo, StatusInfo};
+use crate::driver::{Answer, Command, Handle, Read, start};
 use crate::error::Error;
 use crate::session::odd;
 
@@ -133,6 +134,57 @@ pub async fn transfer_leader(
     match ask(config, &what, |answer| Command::TransferLeader { to, answer, what: what.clone() }).await? {
         Outcome::Transferred { leader, term } => Ok((leader, term)),
         other => Err(odd(&what, &other)),
+    }
+}
+
+/// How long a leader may take over a snapshot.
+const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// A save of a cell's snapshot under way, for a backup.
+#[derive(Debug)]
+pub struct SnapshotSave {
+    handle: Handle,
+    what: String,
+}
+
+impl SnapshotSave {
+    /// Looks for the leader of a cell, beginning with these members, when the first piece is asked for.
+    pub fn connect(endpoints: Vec<String>, cell: CellId) -> Result<SnapshotSave, Error> {
+        let what = format!("saving a snapshot of cell {cell}");
+        let config = ClientConfig {
+            is_pinned: false,
+            endpoints,
+            try_timeout_ms: call_timeout_ms(SNAPSHOT_TIME_MAX),
+            ..config("", cell, SNAPSHOT_TIME_MAX)?
+        };
+        let mut handles = start(vec![config], &Arc::from([]))?;
+        let handle = handles.pop().expect("one configuration has one handle");
+        Ok(SnapshotSave { handle, what })
+    }
+
+    /// Begins: the first piece of a snapshot that has all that is applied by now. None: begin again.
+    pub async fn begin(&self) -> Result<Option<PieceInfo>, Error> {
+        self.piece(SnapshotId::default(), 0).await
+    }
+
+    /// The next piece of the snapshot that was begun with; the pieces come in their order. None: the snapshot is gone, or
+    /// another member leads.
+    pub async fn next(&self, snapshot: SnapshotId, piece: u32) -> Result<Option<PieceInfo>, Error> {
+        self.piece(snapshot, piece).await
+    }
+
+    async fn piece(&self, snapshot: SnapshotId, piece: u32) -> Result<Option<PieceInfo>, Error> {
+        let what = self.what.clone();
+        let read = Read::Piece { snapshot, piece };
+        match self.handle.ask(&self.what, |answer| Command::Read { read, answer, what }).await? {
+            Outcome::Piece(found) if found.piece == piece => Ok(Some(found)),
+            Outcome::Piece(found) => {
+                let trouble = format!("piece {} came where {piece} was asked for", found.piece);
+                Err(Error::NoCluster { what: self.what.clone(), trouble })
+            }
+            Outcome::SnapshotGone => Ok(None),
+            other => Err(odd(&self.what, &other)),
+        }
     }
 }
 

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 use lockstep_wire::reply::EndReason;
+use lockstep_wire::request::kind;
 use lockstep_wire::{CellId, NodeId, Status, Term};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::core::{Condition, Loss};
-use crate::fake::{CELL, FakeCell, Port};
-use crate::{Client, Config, Error};
+use crate::fake::{CELL, FakeCell, Port, SNAPSHOT};
+use crate::{Client, Config, Error, SnapshotSave};
 
 const NAME: &str = "/ls/demo/job";
 
@@ -286,6 +288,27 @@ async fn a_leader_is_asked_once_to_hand_over_and_its_word_is_passed_on() {
     assert!(transfer().await.unwrap_err().is_outcome_unknown());
     let heard = server.with(|cell| cell.heard.iter().filter(|heard| *heard == "TransferLeader 3").count());
     assert_eq!(heard, 3, "no answer has it asked again");
+}
+
+#[tokio::test]
+async fn a_snapshot_comes_piece_by_piece_and_one_that_is_gone_is_told() {
+    let server = Server::start().await;
+    server.with(|cell| {
+        cell.snapshot = vec![vec![7; SNAPSHOT_PIECE_BYTES_MAX], b"end".to_vec()];
+        cell.refusals.push_back((kind::SAVE_SNAPSHOT, Status::Overloaded));
+    });
+    let save = SnapshotSave::connect(vec![server.address.clone()], CELL).unwrap();
+    let first = save.begin().await.unwrap().unwrap();
+    assert_eq!(
+        (first.snapshot, first.is_last, first.bytes.len()),
+        (SNAPSHOT, false, SNAPSHOT_PIECE_BYTES_MAX)
+    );
+    let next = save.next(first.snapshot, 1).await.unwrap().unwrap();
+    assert_eq!((next.is_last, &next.bytes[..]), (true, &b"end"[..]));
+    server.with(|cell| cell.snapshot.clear());
+    assert_eq!(save.next(first.snapshot, 1).await, Ok(None));
+    let heard = server.with(|cell| cell.heard.iter().filter(|heard| heard.contains("0157")).count());
+    assert_eq!(heard, 1, "a refusal for load is waited for");
 }
 
 #[tokio::test]

@@ -29,5 +29,5 @@ pub use membership::{MemberChange, MemberRow, Members};
 pub use name::{Name, NameError};
 pub use record::RecordKind;
 pub use rows::{Row, Rows, RowsIter};
-pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotReply};
+pub use snapshot::{SavedPiece, SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotReply};
 pub use status::{Retry, Status};

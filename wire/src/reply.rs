@@ -16,7 +16,7 @@ use crate::request::{Mode, kind};
 use crate::rows::{Row, Rows};
 use crate::{
     CellId, Correlation, FencingToken, Incarnation, LogIndex, NodeId, Owner, RequestId, Retry, Revision,
-    SessionId, Status, Term,
+    SavedPiece, SessionId, Status, Term,
 };
 
 /// The text of a refusal, in bytes; what is longer is cut when it is sent.
@@ -434,6 +434,10 @@ pub enum Reply<'a> {
     },
     /// The routing table.
     Routes(Rows<'a, Route<'a>>),
+    /// A piece of a snapshot.
+    SavedPiece(SavedPiece<'a>),
+    /// The snapshot is not kept any more: another one must be begun with.
+    SnapshotGone,
 }
 
 /// What a cell tells a session unasked, on the connection it is attached to.

@@ -12,7 +12,7 @@ use crate::limit::{
 };
 use crate::membership::MemberChange;
 use crate::rows::{Row, Rows};
-use crate::{CellId, Correlation, FencingToken, NodeId, Nonce, Owner, RequestId, SessionId};
+use crate::{CellId, Correlation, FencingToken, NodeId, Nonce, Owner, RequestId, SessionId, SnapshotId};
 
 /// The kinds of frames from a client; a reply has its request's kind with [`kind::REPLY`] set.
 pub mod kind {
@@ -56,6 +56,8 @@ pub mod kind {
     pub const TRANSFER_LEADER: u16 = 0x0155;
     /// [`super::Request::Routes`].
     pub const ROUTES: u16 = 0x0156;
+    /// [`super::Request::SaveSnapshot`].
+    pub const SAVE_SNAPSHOT: u16 = 0x0157;
     /// [`crate::MemberChange::SetAddresses`].
     pub const SET_ADDRESSES: u16 = 0x0158;
     /// [`crate::reply::Event`], which nobody asked for.
@@ -265,6 +267,13 @@ pub enum Request<'a> {
     },
     /// Asks which cell serves which namespace.
     Routes,
+    /// Asks the leader for a piece of a snapshot, for a backup.
+    SaveSnapshot {
+        /// Of which; index 0 for one that has all that was applied when this was asked.
+        snapshot: SnapshotId,
+        /// Which piece, from 0 on and in their order.
+        piece: u32,
+    },
 }
 
 impl<'a> Request<'a> {
@@ -289,6 +298,7 @@ impl<'a> Request<'a> {
             Request::ChangeMembers(MemberChange::SetAddresses { .. }) => kind::SET_ADDRESSES,
             Request::TransferLeader { .. } => kind::TRANSFER_LEADER,
             Request::Routes => kind::ROUTES,
+            Request::SaveSnapshot { .. } => kind::SAVE_SNAPSHOT,
         }
     }
 
@@ -326,6 +336,10 @@ impl<'a> Request<'a> {
             Request::GetLock { name } => out.put_bytes(name.as_bytes()),
             Request::TransferLeader { to } => out.put_u16(to.0),
             Request::ChangeMembers(change) => change.put(out),
+            Request::SaveSnapshot { snapshot, piece } => {
+                snapshot.put(out);
+                out.put_u32(*piece);
+            }
             Request::Status | Request::Members | Request::Routes => {}
         }
     }
@@ -376,6 +390,10 @@ impl<'a> Request<'a> {
             kind::SET_ADDRESSES => Request::ChangeMembers(MemberChange::read_set_addresses(&mut reader)?),
             kind::TRANSFER_LEADER => Request::TransferLeader { to: NodeId(reader.u16("to")?) },
             kind::ROUTES => Request::Routes,
+            kind::SAVE_SNAPSHOT => Request::SaveSnapshot {
+                snapshot: SnapshotId::read(&mut reader)?,
+                piece: reader.u32("piece")?,
+            },
             unknown => return Err(DecodeError::UnknownKind(unknown)),
         };
         reader.finish()?;

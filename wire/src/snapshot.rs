@@ -1,5 +1,5 @@
-//! A snapshot's name, and its pieces on their way from a leader to a follower whose entries are gone
-//! (ARCHITECTURE section 4.5).
+//! A snapshot's name, and its pieces on their way from a leader to a follower whose entries are gone, or to whoever makes
+//! a backup (ARCHITECTURE section 4.5).
 //!
 //! Invariant: a snapshot of the same index and term has the same bytes, whoever took it, so that its pieces may come
 //! from one member and then another. Deliberately absent: what the bytes say, and how a disk keeps them.
@@ -26,12 +26,12 @@ impl fmt::Display for SnapshotId {
 }
 
 impl SnapshotId {
-    fn put(self, out: &mut Vec<u8>) {
+    pub(crate) fn put(self, out: &mut Vec<u8>) {
         out.put_u64(self.index.0);
         out.put_u64(self.term.0);
     }
 
-    fn read(reader: &mut Reader<'_>) -> Decoded<SnapshotId> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Decoded<SnapshotId> {
         Ok(SnapshotId {
             index: LogIndex(reader.u64("snapshot.index")?),
             term: Term(reader.u64("snapshot.term")?),
@@ -57,6 +57,32 @@ pub struct SnapshotPiece<'a> {
 impl<'a> SnapshotPiece<'a> {
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.put_u64(self.term.0);
+        let SnapshotPiece { snapshot, piece, is_last, bytes, .. } = *self;
+        SavedPiece { snapshot, piece, is_last, bytes }.put(out);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'a>) -> Decoded<SnapshotPiece<'a>> {
+        let term = Term(reader.u64("term")?);
+        let SavedPiece { snapshot, piece, is_last, bytes } = SavedPiece::read(reader)?;
+        Ok(SnapshotPiece { term, snapshot, piece, is_last, bytes })
+    }
+}
+
+/// One piece of a snapshot on its way to whoever saves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedPiece<'a> {
+    /// Of which snapshot.
+    pub snapshot: SnapshotId,
+    /// Its number, from 0 on.
+    pub piece: u32,
+    /// Whether the snapshot ends with it.
+    pub is_last: bool,
+    /// Its bytes; as many as fit, unless it is the last.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> SavedPiece<'a> {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         self.snapshot.put(out);
         out.put_u32(self.piece);
         out.put_bool(self.is_last);
@@ -64,8 +90,7 @@ impl<'a> SnapshotPiece<'a> {
         out.put(self.bytes);
     }
 
-    pub(crate) fn read(reader: &mut Reader<'a>) -> Decoded<SnapshotPiece<'a>> {
-        let term = Term(reader.u64("term")?);
+    pub(crate) fn read(reader: &mut Reader<'a>) -> Decoded<SavedPiece<'a>> {
         let snapshot = SnapshotId::read(reader)?;
         let piece = reader.u32("piece")?;
         let is_last = reader.bool("is_last")?;
@@ -77,7 +102,7 @@ impl<'a> SnapshotPiece<'a> {
         if !is_last && count < SNAPSHOT_PIECE_BYTES_MAX {
             return Err(DecodeError::Invalid("bytes"));
         }
-        Ok(SnapshotPiece { term, snapshot, piece, is_last, bytes: reader.take(count, "bytes")? })
+        Ok(SavedPiece { snapshot, piece, is_last, bytes: reader.take(count, "bytes")? })
     }
 }
 

@@ -99,7 +99,7 @@ statuses! {
     19 Denied "DENIED" Never;
     /// Not executed: the disks are full; reads, keep-alives and releases go on.
     20 NoSpace "NO_SPACE" Anywhere;
-    /// The events asked for are no longer kept; resume from the revision in the reply.
+    /// What was asked for is no longer kept: events, which are resumed from the revision in the reply; a snapshot.
     21 Compacted "COMPACTED" Done;
     /// The watcher fell behind and was cut off; resume from the revision in the reply.
     22 Lagged "LAGGED" Done;

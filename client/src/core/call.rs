@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use lockstep_wire::request::Mode;
-use lockstep_wire::{FencingToken, Incarnation, MemberChange, NodeId, Owner, RequestId, SessionId};
+use lockstep_wire::{
+    FencingToken, Incarnation, MemberChange, NodeId, Owner, RequestId, SessionId, SnapshotId,
+};
 
 use super::outcome::{CallId, SessionKey};
 use super::time::Time;
@@ -128,6 +130,11 @@ pub(super) enum Body {
         to: NodeId,
     },
     Routes,
+    /// A piece of a snapshot; the first one of the newest if its index is 0.
+    Save {
+        snapshot: SnapshotId,
+        piece: u32,
+    },
 }
 
 impl Body {
@@ -146,7 +153,8 @@ impl Body {
             | Body::Verify { .. }
             | Body::Status
             | Body::Members
-            | Body::Routes => false,
+            | Body::Routes
+            | Body::Save { .. } => false,
         }
     }
 
@@ -170,7 +178,8 @@ impl Body {
             | Body::Verify { .. }
             | Body::Status
             | Body::Members
-            | Body::Routes => true,
+            | Body::Routes
+            | Body::Save { .. } => true,
             Body::Open
             | Body::Close
             | Body::Acquire { .. }

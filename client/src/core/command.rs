@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lockstep_wire::limit::{DATA_BYTES_MAX, WAIT_MS_MAX};
 use lockstep_wire::reply::EndReason;
-use lockstep_wire::{FencingToken, Name, NodeId, Nonce, SessionId};
+use lockstep_wire::{FencingToken, Name, NodeId, Nonce, SessionId, SnapshotId};
 
 use super::call::{AcquireOptions, Body, Call, MemberWish};
 use super::outcome::{CallId, Event, Failure, Loss, Outcome, SessionKey};
@@ -145,6 +145,11 @@ impl ClientCore {
     /// Asks which cell serves which namespace.
     pub fn routes(&mut self, now: Time) -> CallId {
         self.read(Body::Routes, now)
+    }
+
+    /// Asks the leader for a piece of a snapshot, of one that has all that is applied by now if its index is 0.
+    pub fn save_snapshot(&mut self, snapshot: SnapshotId, piece: u32, now: Time) -> CallId {
+        self.read(Body::Save { snapshot, piece }, now)
     }
 
     fn read_of_name(&mut self, name: &str, now: Time, body: impl FnOnce(String) -> Body) -> CallId {

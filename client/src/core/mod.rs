@@ -34,7 +34,8 @@ pub use call::{AcquireOptions, MemberWish};
 pub use outcome::{Action, CallId, Condition, ConnectionId, Event, Failure, Loss, Outcome, SessionKey};
 pub use time::Time;
 pub use view::{
-    Claim, Holder, LockInfo, MemberInfo, MemberState, MembersInfo, RouteInfo, SessionInfo, StatusInfo, Waiter,
+    Claim, Holder, LockInfo, MemberInfo, MemberState, MembersInfo, PieceInfo, RouteInfo, SessionInfo,
+    StatusInfo, Waiter,
 };
 
 use self::call::{Body, Call, Errand, Flight};

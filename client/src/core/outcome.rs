@@ -7,7 +7,7 @@ use std::fmt;
 use lockstep_wire::reply::{EndReason, Grant};
 use lockstep_wire::{FencingToken, NodeId, RequestId, Status, Term};
 
-use super::view::{LockInfo, MembersInfo, RouteInfo, SessionInfo, StatusInfo};
+use super::view::{LockInfo, MembersInfo, PieceInfo, RouteInfo, SessionInfo, StatusInfo};
 
 /// A connection, as the core numbers them; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -179,6 +179,10 @@ pub enum Outcome {
     },
     /// The routing table.
     Routes(Vec<RouteInfo>),
+    /// A piece of a snapshot.
+    Piece(PieceInfo),
+    /// The snapshot is not kept any more, or the member knows nothing of this save: it must begin again.
+    SnapshotGone,
     /// None of these.
     Failed(Failure),
 }

@@ -231,6 +231,10 @@ impl ClientCore {
             (Body::Routes, Reply::Routes(rows)) => {
                 self.finish(call, Outcome::Routes(rows.iter().map(RouteInfo::from).collect()));
             }
+            (Body::Save { .. }, Reply::SavedPiece(piece)) => {
+                self.finish(call, Outcome::Piece((*piece).into()));
+            }
+            (Body::Save { .. }, Reply::SnapshotGone) => self.finish(call, Outcome::SnapshotGone),
             (_, _) => {
                 // What became of it is as unknown as if nothing had come.
                 if let Some(state) = self.calls.get_mut(&call) {

@@ -238,5 +238,6 @@ fn plain<'a>(body: &'a Body, session: SessionId, mutation: Mutation<'a>) -> Requ
         Body::ChangeMembers(wish) => Request::ChangeMembers(wish.as_change()),
         Body::Transfer { to } => Request::TransferLeader { to: *to },
         Body::Routes => Request::Routes,
+        Body::Save { snapshot, piece } => Request::SaveSnapshot { snapshot: *snapshot, piece: *piece },
     }
 }

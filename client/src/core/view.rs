@@ -5,7 +5,8 @@
 use lockstep_wire::reply;
 use lockstep_wire::request::Mode;
 use lockstep_wire::{
-    CellId, FencingToken, Incarnation, LogIndex, NodeId, Owner, RequestId, Revision, SessionId, Term,
+    CellId, FencingToken, Incarnation, LogIndex, NodeId, Owner, RequestId, Revision, SavedPiece, SessionId,
+    SnapshotId, Term,
 };
 
 /// Who holds a lock.
@@ -196,6 +197,19 @@ pub struct RouteInfo {
     pub cell: CellId,
 }
 
+/// A piece of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PieceInfo {
+    /// Of which snapshot.
+    pub snapshot: SnapshotId,
+    /// Which one, from 0.
+    pub piece: u32,
+    /// Whether the snapshot ends with it.
+    pub is_last: bool,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
 impl From<reply::LockView<'_>> for LockInfo {
     fn from(view: reply::LockView<'_>) -> LockInfo {
         LockInfo {
@@ -319,5 +333,12 @@ impl From<reply::MembersView<'_>> for MembersInfo {
 impl From<reply::Route<'_>> for RouteInfo {
     fn from(row: reply::Route<'_>) -> RouteInfo {
         RouteInfo { namespace: row.namespace.to_owned(), cell: row.cell }
+    }
+}
+
+impl From<SavedPiece<'_>> for PieceInfo {
+    fn from(piece: SavedPiece<'_>) -> PieceInfo {
+        let SavedPiece { snapshot, piece, is_last, bytes } = piece;
+        PieceInfo { snapshot, piece, is_last, bytes: bytes.to_vec() }
     }
 }

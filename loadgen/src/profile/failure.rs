@@ -29,6 +29,8 @@ pub(super) fn describe(outcome: &Outcome) -> (&'static str, String) {
         | Outcome::Members(_)
         | Outcome::MembersChanged
         | Outcome::Transferred { .. }
-        | Outcome::Routes(_) => ("UNEXPECTED", format!("{outcome:?}")),
+        | Outcome::Routes(_)
+        | Outcome::Piece(_)
+        | Outcome::SnapshotGone => ("UNEXPECTED", format!("{outcome:?}")),
     }
 }

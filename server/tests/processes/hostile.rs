@@ -14,7 +14,7 @@ use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Mutation, Request, SessionProof, kind};
 use lockstep_wire::{
     CellId, ClusterId, Correlation, FencingToken, Incarnation, LogIndex, NodeId, Nonce, Owner, RequestId,
-    Rows, SessionId, Status, Term,
+    Rows, SessionId, SnapshotId, Status, Term,
 };
 
 use crate::cluster::{Cluster, Known};
@@ -490,6 +490,7 @@ fn garbled(session: SessionId) -> Vec<(u16, Vec<u8>)> {
         Request::Status,
         Request::TransferLeader { to: NodeId(0) },
         Request::Routes,
+        Request::SaveSnapshot { snapshot: SnapshotId::default(), piece: 0 },
     ];
     let mut all = Vec::new();
     for request in &requests {
@@ -574,6 +575,7 @@ fn changes_something(reply: &Reply<'_>) -> bool {
         Reply::KeptAlive(rows) => rows.iter().any(|row| row.status == Status::Ok),
         Reply::Refused(_) | Reply::Checked { .. } | Reply::Lock(_) | Reply::Session(_) => false,
         Reply::Status(_) | Reply::Members(_) | Reply::Routes(_) | Reply::Transferred { .. } => false,
+        Reply::SavedPiece(_) | Reply::SnapshotGone => false,
         Reply::Opened { .. } | Reply::Closed { .. } | Reply::Granted(_) | Reply::Queued { .. } => true,
         Reply::TimedOut | Reply::Cancelled | Reply::AlreadyHeld { .. } | Reply::Lost { .. } => true,
         Reply::Done | Reply::StaleToken => true,

@@ -154,6 +154,7 @@ impl<'a> Reply<'a> {
             Reply::AlreadyHeld { .. } => Status::AlreadyHeld,
             Reply::Lost { .. } => Status::Lost,
             Reply::StaleToken => Status::StaleToken,
+            Reply::SnapshotGone => Status::Compacted,
             Reply::Opened { .. }
             | Reply::Attached(_)
             | Reply::KeptAlive(_)
@@ -166,7 +167,8 @@ impl<'a> Reply<'a> {
             | Reply::Status(_)
             | Reply::Members(_)
             | Reply::Transferred { .. }
-            | Reply::Routes(_) => Status::Ok,
+            | Reply::Routes(_)
+            | Reply::SavedPiece(_) => Status::Ok,
         }
     }
 
@@ -211,7 +213,7 @@ impl<'a> Reply<'a> {
                 out.put_u64(token.0);
                 out.put_u8(*reason as u8);
             }
-            Reply::TimedOut | Reply::Cancelled | Reply::Done | Reply::StaleToken => {}
+            Reply::TimedOut | Reply::Cancelled | Reply::Done | Reply::StaleToken | Reply::SnapshotGone => {}
             Reply::Checked { is_current, latest_token, fence_floor } => {
                 out.put_bool(*is_current);
                 out.put_u64(latest_token.0);
@@ -226,6 +228,7 @@ impl<'a> Reply<'a> {
                 out.put_u64(term.0);
             }
             Reply::Routes(rows) => rows.put(out),
+            Reply::SavedPiece(piece) => piece.put(out),
         }
     }
 
@@ -254,6 +257,7 @@ impl<'a> Reply<'a> {
                 reason: EndReason::read(&mut reader)?,
             },
             (Status::StaleToken, kind::RELEASE) => Reply::StaleToken,
+            (Status::Compacted, kind::SAVE_SNAPSHOT) => Reply::SnapshotGone,
             (status, _) if Refusal::is_possible(status) => {
                 Reply::Refused(Refusal::read(status, &mut reader)?)
             }
@@ -302,6 +306,7 @@ impl<'a> Reply<'a> {
                 Reply::Transferred { leader: NodeId(reader.u16("leader")?), term: Term(reader.u64("term")?) }
             }
             kind::ROUTES => Reply::Routes(Rows::read(reader, ROUTES_MAX, "routes")?),
+            kind::SAVE_SNAPSHOT => Reply::SavedPiece(SavedPiece::read(reader)?),
             unknown => return Err(DecodeError::UnknownKind(unknown | kind::REPLY)),
         })
     }

@@ -130,6 +130,8 @@ fn requests() -> Vec<(&'static str, Message<'static>)> {
         ),
         ("transfer-leader", Request::TransferLeader { to: NodeId(3) }),
         ("routes", Request::Routes),
+        ("save-snapshot.begin", Request::SaveSnapshot { snapshot: SnapshotId::default(), piece: 0 }),
+        ("save-snapshot.piece", Request::SaveSnapshot { snapshot: SAVED.snapshot, piece: 2 }),
     ]
     .map(|(name, request)| (name, Message::Request(request)))
     .to_vec()
@@ -250,6 +252,13 @@ const STATUS_VIEW: StatusView<'static> = StatusView {
     }]),
 };
 
+const SAVED: SavedPiece<'static> = SavedPiece {
+    snapshot: SnapshotId { index: LogIndex(80), term: Term(3) },
+    piece: 2,
+    is_last: true,
+    bytes: b"the end",
+};
+
 fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
     let absent = LockView {
         exists: false,
@@ -314,6 +323,8 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
                 Route { namespace: "pay", cell: CellId(1) },
             ])),
         ),
+        ("save-snapshot-reply.piece", kind::SAVE_SNAPSHOT, Reply::SavedPiece(SAVED)),
+        ("save-snapshot-reply.gone", kind::SAVE_SNAPSHOT, Reply::SnapshotGone),
     ]
 }
 

@@ -111,6 +111,8 @@ fn fields_with_values_that_they_cannot_have_are_named() {
         ("peer.beats", 4, 3, "beat"),
         ("peer.beats", 29, 2, "is_short_of_space"),
         ("status-reply", 85, 2, "is_short_of_space"),
+        ("save-snapshot-reply.piece", 21, 2, "is_last"),
+        ("save-snapshot-reply.piece", 21, 0, "bytes"),
     ] {
         let (_, message) = samples().into_iter().find(|(sample, _)| *sample == name).expect(name);
         with_frame(&message.encode(), |frame| {
@@ -182,6 +184,22 @@ fn a_field_over_its_limit_is_refused_by_its_length_alone() {
     append.put_u16(u16::try_from(ENTRY_BYTES_MAX + 1).unwrap());
     let error = Message::decode(&frame_of(peer::kind::APPEND, &append));
     assert_eq!(error, Err(DecodeError::TooLarge("entry.payload")));
+}
+
+#[test]
+fn a_piece_over_its_limit_is_refused_by_its_length_alone() {
+    let reply = kind::SAVE_SNAPSHOT | kind::REPLY;
+    for (kind, prefix) in [(reply, 1 + 20), (peer::kind::SNAPSHOT_PIECE, 8 + 20)] {
+        let decode = |count: usize| {
+            let mut body = vec![0; prefix];
+            body.put_bool(true);
+            body.put_u32(u32::try_from(count).unwrap());
+            Message::decode(&frame_of(kind, &body)).expect_err("its bytes are missing")
+        };
+        assert_eq!(decode(SNAPSHOT_PIECE_BYTES_MAX + 1), DecodeError::TooLarge("bytes"));
+        assert_eq!(decode(u32::MAX as usize), DecodeError::TooLarge("bytes"));
+        assert_eq!(decode(SNAPSHOT_PIECE_BYTES_MAX), DecodeError::Truncated("bytes"));
+    }
 }
 
 #[test]

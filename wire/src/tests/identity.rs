@@ -177,6 +177,7 @@ fn request() -> impl Strategy<Value = Request<'static>> {
         member_change().prop_map(Request::ChangeMembers),
         any::<u16>().prop_map(|to| Request::TransferLeader { to: NodeId(to) }),
         Just(Request::Routes),
+        (snapshot(), any::<u32>()).prop_map(|(snapshot, piece)| Request::SaveSnapshot { snapshot, piece }),
     ]
 }
 
@@ -395,6 +396,14 @@ fn read_reply() -> impl Strategy<Value = (u16, Reply<'static>)> {
             Reply::Transferred { leader: NodeId(leader), term: Term(term) }
         )),
         rows(route, ROUTES_MAX).prop_map(|routes| (kind::ROUTES, Reply::Routes(routes))),
+        (snapshot(), any::<u32>(), any::<bool>(), bytes(SNAPSHOT_PIECE_BYTES_MAX)).prop_map(
+            |(snapshot, piece, is_last, bytes)| {
+                let is_last = is_last || bytes.len() < SNAPSHOT_PIECE_BYTES_MAX;
+                let piece = SavedPiece { snapshot, piece, is_last, bytes };
+                (kind::SAVE_SNAPSHOT, Reply::SavedPiece(piece))
+            }
+        ),
+        Just((kind::SAVE_SNAPSHOT, Reply::SnapshotGone)),
     ]
 }
 

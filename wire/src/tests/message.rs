@@ -30,7 +30,7 @@ pub(super) const PEER_KINDS: [u16; 14] = [
 ];
 
 /// Every kind that a request has.
-pub(super) const REQUEST_KINDS: [u16; 18] = [
+pub(super) const REQUEST_KINDS: [u16; 19] = [
     request::kind::OPEN_SESSION,
     request::kind::ATTACH_SESSIONS,
     request::kind::KEEP_ALIVE,
@@ -49,6 +49,7 @@ pub(super) const REQUEST_KINDS: [u16; 18] = [
     request::kind::TRANSFER_LEADER,
     request::kind::ROUTES,
     request::kind::SET_ADDRESSES,
+    request::kind::SAVE_SNAPSHOT,
 ];
 
 /// Every kind of frame there is.

@@ -267,6 +267,7 @@ impl Cell {
                 Ok(_) => self.refuse(call, Status::NotAttached, "", fx),
                 Err(answer) => answer_with(self, call, answer, fx),
             },
+            Question::Snapshot => self.on_save_confirmed(call, now, fx),
         }
     }
 

@@ -5,6 +5,7 @@
 //! everything outstanding. Deliberately absent: sockets, files and clocks; whoever drives the cell has them.
 
 mod apply;
+mod backup;
 mod calls;
 mod digest;
 mod handover;
@@ -33,6 +34,7 @@ use crate::raft::{Raft, RaftConfig, Restored};
 use crate::table::{Limits, Outcomes, SessionSlot, Table, TableLoader};
 use crate::time::{Span, Time};
 
+use backup::Saves;
 use calls::{Attachments, Calls};
 use digest::DigestBook;
 use handover::Handover;
@@ -113,6 +115,7 @@ pub struct Cell {
     /// The sessions that the entry that is being applied ends, in its order.
     ending: VecDeque<(SessionId, SessionSlot)>,
     snapshots: Snapshots,
+    saves: Saves,
     /// Room for the rows of one acknowledgement.
     kept_alive: Vec<KeptAlive>,
     drains: u64,
@@ -217,6 +220,7 @@ impl Cell {
             outcomes: Outcomes::new(),
             ending: VecDeque::new(),
             snapshots: Snapshots::default(),
+            saves: Saves::default(),
             kept_alive: Vec::new(),
             drains: 0,
             arrivals: 0,
@@ -246,7 +250,7 @@ impl Cell {
             Input::SnapshotStaged { snapshot, piece } => self.on_snapshot_staged(snapshot, piece, fx),
             Input::SnapshotStored { snapshot } => self.on_snapshot_stored(snapshot, now, fx),
             Input::SnapshotDropped { snapshot } => self.on_snapshot_dropped(snapshot, now, fx),
-            Input::SnapshotRead(read) => self.raft.on_snapshot_read(&read, now, fx),
+            Input::SnapshotRead(read) => self.on_snapshot_read(&read, now, fx),
             Input::LinkUp { peer } => self.raft.on_link_up(peer, now, fx),
             Input::LinkDown { peer, is_refused } => self.raft.on_link_down(peer, is_refused, now),
             Input::Peer { from, message } => self.on_peer(from, &message, now, fx),
@@ -255,7 +259,10 @@ impl Cell {
                 self.on_request(connection, correlation, &request, now, fx);
             }
             Input::Malformed { connection, head, error } => self.on_malformed(connection, head, error, fx),
-            Input::Disconnected { connection } => self.attachments.on_disconnected(connection),
+            Input::Disconnected { connection } => {
+                self.attachments.on_disconnected(connection);
+                self.saves.on_disconnected(connection);
+            }
             Input::Space { is_short } => self.raft.on_space(is_short),
             Input::Stop => self.on_stop(now, fx),
         }

@@ -29,6 +29,8 @@ pub(crate) enum Question {
     Members,
     /// The session of this call is not live here, or its end is on its way; what became of it?
     Gone(SessionId),
+    /// Does this replica lead, so that its snapshot is the cell's?
+    Snapshot,
 }
 
 #[derive(Debug)]

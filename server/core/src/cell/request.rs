@@ -109,6 +109,7 @@ impl Cell {
             Request::GetSession { session } => {
                 self.ask(call, Question::Session(*session), fx);
             }
+            Request::SaveSnapshot { snapshot, piece } => self.on_save(call, *snapshot, *piece, now, fx),
         }
     }
 
@@ -324,7 +325,7 @@ impl Cell {
     }
 
     /// The round that answers a question, unless too many like it wait.
-    fn admit_question(&mut self, call: Call, waiting: usize, fx: &mut Effects) -> Option<RoundId> {
+    pub(super) fn admit_question(&mut self, call: Call, waiting: usize, fx: &mut Effects) -> Option<RoundId> {
         if waiting >= QUESTIONS_MAX {
             self.overloaded(call, fx);
             return None;

@@ -144,6 +144,7 @@ impl Cell {
         if self.snapshots.taking.take().is_some() {
             self.table.abandon_snapshot();
             self.snapshots.retry_at = now + RETRY;
+            self.refuse_saves_for_space(fx);
         }
         if self.snapshots.receiving.take().is_some() {
             self.raft.reply_about(snapshot, SnapshotAnswer::Refused, fx);

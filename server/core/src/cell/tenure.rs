@@ -95,6 +95,7 @@ impl Cell {
             RaftEvent::SnapshotWanted => self.take_snapshot(now, fx),
             RaftEvent::SnapshotTaken(snapshot) => {
                 fx.push(Effect::Report(Report::SnapshotTaken { snapshot }));
+                self.follow_saves(now, fx);
             }
             RaftEvent::SnapshotInstalled(snapshot) => {
                 fx.push(Effect::Report(Report::SnapshotInstalled { snapshot }));
@@ -139,7 +140,7 @@ impl Cell {
             let refusal = Refusal { leader, leader_address: &address, ..Refusal::new(status, detail) };
             self.answer(call, &Reply::Refused(refusal), fx);
         }
-        for call in self.questions.take_all() {
+        for call in self.questions.take_all().chain(self.saves.take_all()) {
             let refusal = Refusal { leader, leader_address: &address, ..Refusal::new(Status::NotLeader, "") };
             self.answer(call, &Reply::Refused(refusal), fx);
         }
@@ -173,6 +174,7 @@ impl Cell {
         }
         self.arm_sessions();
         self.arm_waits(now);
+        self.follow_saves(now, fx);
         if now < self.tenure.held_back_until {
             return;
         }

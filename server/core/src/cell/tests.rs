@@ -4,6 +4,7 @@
 
 mod admission;
 mod asking;
+mod backup;
 mod expiry;
 mod failover;
 mod handover;

@@ -120,12 +120,8 @@ impl Raft {
             return self.install_for_laggards(now, fx);
         }
         let Some((bytes, is_last)) = read.found else {
-            // Newer ones have replaced it; or it is damaged, and another must be taken.
-            for kept in [&mut self.snapshot, &mut self.older_snapshot] {
-                *kept = kept.filter(|snapshot| *snapshot != read.snapshot);
-            }
             self.leading.installing = None;
-            return;
+            return self.forget_snapshot(read.snapshot);
         };
         installing.next += 1;
         installing.is_last_sent = is_last;
@@ -134,6 +130,18 @@ impl Raft {
         let message = PeerMessage::SnapshotPiece(SnapshotPiece { term, snapshot, piece, is_last, bytes });
         fx.send(to, Lane::Bulk, self.config.cell, &message);
         self.install_for_laggards(now, fx);
+    }
+
+    /// The newest snapshot that has its mark and, as far as is known, is whole.
+    pub fn newest_snapshot(&self) -> Option<SnapshotId> {
+        self.snapshot
+    }
+
+    /// A snapshot cannot be read: newer ones have replaced it; or it is damaged, and another must be taken.
+    pub fn forget_snapshot(&mut self, snapshot: SnapshotId) {
+        for kept in [&mut self.snapshot, &mut self.older_snapshot] {
+            *kept = kept.filter(|kept| *kept != snapshot);
+        }
     }
 
     pub(super) fn on_snapshot_reply(

@@ -31,7 +31,8 @@ pub(super) fn kept_alive_by(
         | Request::Members
         | Request::ChangeMembers(_)
         | Request::TransferLeader { .. }
-        | Request::Routes => Vec::new(),
+        | Request::Routes
+        | Request::SaveSnapshot { .. } => Vec::new(),
     }
 }
 

@@ -241,7 +241,8 @@ impl Judges {
             | Request::Members
             | Request::ChangeMembers(_)
             | Request::TransferLeader { .. }
-            | Request::Routes => Asked::Other,
+            | Request::Routes
+            | Request::SaveSnapshot { .. } => Asked::Other,
         }
     }
 

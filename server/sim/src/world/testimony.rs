@@ -253,6 +253,8 @@ fn is_word_of_born_cell(reply: &Reply<'_>) -> bool {
         | Reply::Members(_)
         | Reply::Transferred { .. }
         | Reply::Routes(_)
+        | Reply::SavedPiece(_)
+        | Reply::SnapshotGone
         | Reply::Refused(_) => false,
     }
 }
@@ -282,6 +284,8 @@ fn answer_of(reply: &Reply<'_>) -> Result<Answer, Status> {
         | Reply::Status(_)
         | Reply::Members(_)
         | Reply::Transferred { .. }
-        | Reply::Routes(_) => return Err(Status::Invalid),
+        | Reply::Routes(_)
+        | Reply::SavedPiece(_)
+        | Reply::SnapshotGone => return Err(Status::Invalid),
     })
 }

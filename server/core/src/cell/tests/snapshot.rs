@@ -15,7 +15,7 @@ const NAME: &[&str] = &["/ls/a/b"];
 const LOCKS: u64 = 40;
 
 /// Opens sessions that hold many locks with long names: about 24 KiB of state each.
-fn grow(rig: &mut Rig, on: ConnectionId, clients: std::ops::Range<u64>) {
+pub(super) fn grow(rig: &mut Rig, on: ConnectionId, clients: std::ops::Range<u64>) {
     for client in clients {
         let session = rig.open(on, client, 60_000);
         for lock in 1..=LOCKS {
@@ -56,7 +56,7 @@ fn leave_behind(scene: &mut Scene, sessions: u64) -> SnapshotId {
     snapshot
 }
 
-fn digest(rig: &Rig, node: u16) -> (LogIndex, u64) {
+pub(super) fn digest(rig: &Rig, node: u16) -> (LogIndex, u64) {
     (rig.cell(node).applied(), rig.cell(node).table().digest())
 }
 

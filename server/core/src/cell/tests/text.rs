@@ -82,5 +82,10 @@ pub(super) fn reply(reply: &Reply<'_>) -> String {
         Reply::Members(view) => format!("{status} members {}", view.members.len()),
         Reply::Transferred { leader, term } => format!("{status} leader {leader} term {term}"),
         Reply::Routes(rows) => format!("{status} routes {}", rows.len()),
+        Reply::SavedPiece(piece) => {
+            let end = if piece.is_last { " last" } else { "" };
+            format!("{status} piece {} of {}{end}", piece.piece, piece.snapshot)
+        }
+        Reply::SnapshotGone => status.to_owned(),
     }
 }

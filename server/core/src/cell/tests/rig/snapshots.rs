@@ -208,6 +208,11 @@ impl Rig {
         this.records_durable = this.records.len();
     }
 
+    /// Removes a snapshot of a member, as newer ones make the log do.
+    pub(in super::super) fn remove_snapshot(&mut self, node: u16, snapshot: SnapshotId) {
+        self.node(NodeId(node)).snapshots.stored.0.remove(&snapshot).expect("it is there");
+    }
+
     /// Flips a bit in a snapshot of a member.
     pub(in super::super) fn damage_snapshot(&mut self, node: u16, snapshot: SnapshotId) {
         let pieces = self.node(NodeId(node)).snapshots.stored.0.get_mut(&snapshot).expect("it is there");
