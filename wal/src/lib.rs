@@ -7,7 +7,8 @@
 //! Life of a directory: [`format()`] once; at each start [`claim`], then [`Log::open`] per shard; then the shard
 //! loop appends, drives [`Log::poll_op`] and [`Log::on_disk_done`], and reads [`Log::durable`]. Now and then
 //! [`Log::snapshots_due`] asks for a snapshot: [`Log::begin_snapshot`], [`Log::write_snapshot`] as
-//! [`Log::poll_snapshot`] says, then its mark is appended. [`load_snapshot`] reads it at the next start.
+//! [`Log::poll_snapshot`] says, then its mark is appended. [`load_snapshot`] reads it at the next start. [`Log::restore`] has
+//! a cell begin with one, before the first start.
 
 mod batch;
 mod bytes;
@@ -25,6 +26,7 @@ mod preparation;
 mod record;
 mod recovery;
 mod refusal;
+mod restore;
 mod retention;
 mod scan;
 mod snapshot;
@@ -36,7 +38,10 @@ pub use catch_up::{ReadDone, ReadId, ReadOutcome, ReadsFull};
 pub use format::format;
 pub use lockstep_wire::{RecordKind, SnapshotId};
 pub use log::{AppendRefusal, Failure, Log};
-pub use piece::{SnapshotInspection, SnapshotRefusal, inspect_snapshot, load_snapshot};
+pub use piece::{
+    SnapshotInspection, SnapshotRefusal, claimed_snapshot, encode_snapshot_piece, inspect_snapshot,
+    load_snapshot,
+};
 pub use record::{CARRIED_KINDS, LoggedRecord, Lsn, Record};
 pub use recovery::{Inspection, SegmentInspection, SegmentState, claim, inspect, sealed_segments};
 pub use refusal::{Damage, RecordPlace, Refusal};

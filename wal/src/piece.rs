@@ -174,6 +174,28 @@ pub(crate) fn extent_bytes(payload_bytes: usize) -> usize {
     blocks_up(SNAPSHOT_HEADER_BYTES + payload_bytes)
 }
 
+/// Appends a piece as it stands in a snapshot's file, for whoever writes such a file elsewhere. All but the last one have
+/// `SNAPSHOT_PIECE_BYTES_MAX` bytes.
+pub fn encode_snapshot_piece(
+    cell: CellId,
+    id: SnapshotId,
+    piece: u32,
+    is_last: bool,
+    payload: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    out.resize(start + extent_bytes(payload.len()), 0);
+    PiecePlace { cell, id, piece }.encode(is_last, payload, &mut out[start..]);
+}
+
+/// Which snapshot of which cell a file claims to hold that begins with these bytes, whole or not.
+pub fn claimed_snapshot(bytes: &[u8]) -> Option<(CellId, SnapshotId)> {
+    let header = bytes.get(..SNAPSHOT_HEADER_BYTES).filter(|header| get_u64(header, 0) == SNAPSHOT_MAGIC)?;
+    let id = SnapshotId { index: LogIndex(get_u64(header, 24)), term: recorded_term(header) };
+    Some((CellId(get_u16(header, 16)), id))
+}
+
 /// A snapshot that was read from the beginning of its file to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotInspection {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_wire::CellId;
+use lockstep_wire::{CellId, SnapshotId};
 
 use crate::batch::claimed_extent_bytes;
 use crate::catalog::Catalog;
@@ -36,6 +36,8 @@ pub struct Inspection {
     pub is_torn: bool,
     /// Every segment that is there, the oldest first.
     pub segments: Vec<SegmentInspection>,
+    /// Which snapshots of which cell count, the newest first. Whether their files are there was not looked at.
+    pub snapshots: BTreeMap<CellId, Vec<SnapshotId>>,
 }
 
 /// A segment as it lies on disk.
@@ -68,6 +70,7 @@ pub enum SegmentState {
 
 impl Inspection {
     fn of(scan: &Scan) -> Inspection {
+        let counting = |cell: CellId| scan.catalog.kept(cell).newest_first().collect();
         Inspection {
             oldest: scan.catalog.oldest(),
             newest: scan.tail.position.segment,
@@ -76,6 +79,7 @@ impl Inspection {
             spares: scan.spares.len(),
             is_torn: scan.is_torn,
             segments: scan.segments.clone(),
+            snapshots: scan.catalog.cells().map(|cell| (cell, counting(cell))).collect(),
         }
     }
 }

@@ -69,6 +69,10 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    pub(crate) fn newest_first(self) -> impl Iterator<Item = SnapshotId> {
+        self.newest.into_iter().chain(self.previous)
+    }
+
     pub(crate) fn is_kept(&self, index: LogIndex) -> bool {
         [self.newest, self.previous].into_iter().flatten().any(|id| id.index == index)
     }
@@ -95,8 +99,7 @@ impl Log {
     /// The snapshots of a cell that count, the newest first; at most two, and the second only if the log has all
     /// entries behind it. Whether their files are good is for [`load_snapshot`](crate::load_snapshot) to say.
     pub fn snapshots(&self, cell: CellId) -> impl Iterator<Item = SnapshotId> + use<> {
-        let Kept { newest, previous } = self.catalog.kept(cell);
-        newest.into_iter().chain(previous)
+        self.catalog.kept(cell).newest_first()
     }
 
     /// The cells whose owner should take a snapshot now, some more than once: they have entries that no snapshot covers,

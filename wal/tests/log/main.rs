@@ -9,6 +9,7 @@ mod formatting;
 mod limits;
 mod model;
 mod property;
+mod restore;
 mod retention;
 mod rig;
 mod rotation;
