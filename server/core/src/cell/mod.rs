@@ -9,6 +9,7 @@ mod backup;
 mod calls;
 mod digest;
 mod handover;
+mod last_state;
 mod lease;
 mod members;
 mod question;

@@ -170,8 +170,19 @@ impl Restored {
     }
 
     /// Whether the replica cannot go on by itself: entries are gone, and no snapshot that has them is whole.
-    pub(super) fn lacks_state(&self) -> bool {
+    pub(crate) fn lacks_state(&self) -> bool {
         self.log.base() > LogIndex(0) && self.loaded.is_none()
+    }
+
+    /// What an entry says that survived, behind the snapshot that was loaded.
+    pub(crate) fn payload(&self, index: LogIndex) -> Option<&[u8]> {
+        self.log.payload(index)
+    }
+
+    /// The last entry that survived, which may be in the snapshot.
+    pub(crate) fn last_entry(&self) -> Option<SnapshotId> {
+        let index = self.log.last_index();
+        self.log.term_at(index).filter(|_| index > LogIndex(0)).map(|term| SnapshotId { index, term })
     }
 
     /// The last entry that survived.

@@ -6,6 +6,7 @@ use lockstep_wire::{LogIndex, SnapshotId};
 use super::asking::acquire;
 use super::rig::Rig;
 use super::snapshot::{digest, grow};
+use crate::table::Limits;
 use crate::{ConnectionId, Input};
 
 const NAME: &[&str] = &["/ls/a/b"];
@@ -252,4 +253,41 @@ fn a_piece_that_is_read_for_a_connection_that_is_gone_goes_nowhere() {
     assert_eq!(rig.told(b), [""; 0]);
     assert_eq!(rig.call(a, begin()), [piece(0, rig.snapshots(1)[0]) + " last"]);
     assert!(rig.snapshots(1)[0].index > LogIndex(0));
+}
+
+/// Nobody else has it, so nobody knows whether it would have been committed.
+#[test]
+fn the_last_state_of_a_log_has_what_was_not_committed() {
+    let mut rig = Rig::serving(3);
+    let leader = rig.leader();
+    let a = rig.connect(leader);
+    let session = rig.open(a, 1, 60_000);
+    rig.ask(a, acquire(session, 1, NAME, 0));
+    rig.take_snapshot(leader);
+    rig.ask(a, acquire(session, 2, &["/ls/a/committed"], 0));
+    rig.isolate(leader);
+    rig.ask(a, acquire(session, 3, &["/ls/a/not"], 0));
+    let applied = rig.cell(leader).applied();
+    for recycled in [LogIndex(0), rig.snapshots(leader)[0].index] {
+        rig.recycle(leader, recycled);
+        let (last, table) = rig.restored(leader).into_last_state(Limits::default()).expect("there is one");
+        assert_eq!((last.index, table.applied()), (applied.next(), applied.next()));
+        assert_eq!(last.term, rig.cell(leader).raft().term());
+        assert_eq!((table.locks_len(), table.holds_len()), (3, 3), "{recycled} recycled");
+    }
+}
+
+#[test]
+fn a_log_without_its_beginning_and_without_a_snapshot_has_no_last_state() {
+    let mut rig = Rig::serving(1);
+    let a = rig.connect(1);
+    rig.open(a, 1, 60_000);
+    rig.take_snapshot(1);
+    let snapshot = rig.snapshots(1)[0];
+    rig.recycle(1, snapshot.index);
+    rig.remove_snapshot(1, snapshot);
+    let why = rig.restored(1).into_last_state(Limits::default()).expect_err("it has no state");
+    assert!(why.contains("first entries are gone"), "{why}");
+    let why = crate::Restore::new().into_last_state(Limits::default()).expect_err("it has no state");
+    assert_eq!(why, "it has no entry");
 }

@@ -195,16 +195,9 @@ impl Rig {
                 peer_address: format!("node{node}:4700"),
             })
             .collect();
+        assert!(self.node(NodeId(node)).cell.is_none());
+        let restore = self.restored(node);
         let this = self.node(NodeId(node));
-        assert!(this.cell.is_none());
-        let mut restore = Restore::new();
-        for (head, payload) in &this.records {
-            restore.on_record(*head, payload);
-        }
-        this.snapshots.complaints =
-            restore.load(limits, this.snapshots.counting(&this.records), |id, visit| {
-                this.snapshots.stored.read(id, visit)
-            });
         this.lives += 1;
         this.last_append = AppendId(0);
         let config = CellConfig {
@@ -233,6 +226,21 @@ impl Rig {
             }
         }
         self.settle();
+    }
+
+    /// What a member's disk has, as a start would find it.
+    pub(super) fn restored(&mut self, node: u16) -> Restore {
+        let limits = self.limits;
+        let this = self.node(NodeId(node));
+        let mut restore = Restore::new();
+        for (head, payload) in &this.records {
+            restore.on_record(*head, payload);
+        }
+        this.snapshots.complaints =
+            restore.load(limits, this.snapshots.counting(&this.records), |id, visit| {
+                this.snapshots.stored.read(id, visit)
+            });
+        restore
     }
 
     /// Kills a member: what its disk has not confirmed is lost.
