@@ -376,7 +376,7 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), NodeError> {
         .map_err(|error| NodeError::Kernel { what: "no randomness", reason: error.to_string() })
 }
 
-fn random() -> Result<u64, NodeError> {
+pub(crate) fn random() -> Result<u64, NodeError> {
     let mut bytes = [0; 8];
     fill_random(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))

@@ -104,6 +104,11 @@ impl FencingToken {
     pub fn index(self) -> LogIndex {
         LogIndex(self.0 & ((1 << 48) - 1))
     }
+
+    /// The epoch that it was granted in.
+    pub fn epoch(self) -> Epoch {
+        Epoch(u16::try_from(self.0 >> 48).expect("16 bits are left"))
+    }
 }
 
 macro_rules! random {

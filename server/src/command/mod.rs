@@ -12,6 +12,7 @@ mod lock;
 mod log_lines;
 mod members;
 mod reexec;
+mod restore;
 mod serve;
 mod snapshot;
 mod status;
@@ -61,6 +62,7 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     Format(format::FormatArgs),
     Members(members::MembersArgs),
+    Restore(restore::RestoreArgs),
     Serve(serve::ServeArgs),
     Snapshot(snapshot::SnapshotArgs),
     TransferLeader(transfer_leader::TransferLeaderArgs),
@@ -82,6 +84,7 @@ impl Command {
             Command::TransferLeader(args) => on_this_thread(transfer_leader::run(args)),
             Command::Wal(args) => wal::run(&args),
             Command::Snapshot(args) => snapshot::run(&args),
+            Command::Restore(args) => restore::run(&args),
             Command::Lock(args) => on_this_thread(lock::run(args)),
             Command::Get(args) => on_this_thread(get::run(args)),
             Command::Check(args) => on_this_thread(check::run(args)),

@@ -1,26 +1,31 @@
-//! `lockstep snapshot inspect` and `lockstep snapshot verify`: the snapshots in a node's data directory.
+//! `lockstep snapshot inspect` and `lockstep snapshot verify`: the snapshots in a node's data directory, or a backup; and
+//! `lockstep snapshot save`, which makes one.
 //!
-//! Each is read as a start would read it, into a table, one after the other. Invariant: nothing is changed and no lock is
-//! taken, so that both work beside a running node; no secret is shown. Deliberately absent: which snapshots count; that
+//! Each is read as a start would read it, into a table, one after the other. Invariant: who looks changes nothing and takes
+//! no lock, also beside a running node; no secret is shown. Deliberately absent: which snapshots count; that
 //! is for the marks in the log, see `lockstep wal inspect`.
 
+mod loading;
+mod save;
+
 use std::collections::BTreeSet;
-use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use lockstep_core::table::{Limits, SnapshotError, Table, TableLoader};
+use lockstep_core::table::Table;
 use lockstep_ring::storage::ReadOnlyDirectory;
-use lockstep_wal::disk::{DiskError, FileName, StorageRead};
-use lockstep_wal::layout::SNAPSHOT_STRIDE_BYTES;
-use lockstep_wal::{SnapshotInspection, SnapshotRefusal, inspect_snapshot};
-use lockstep_wire::{CellId, DecodeError, LogIndex};
+use lockstep_server::backup::BackupFile;
+use lockstep_wal::disk::{FileName, StorageRead};
+use lockstep_wal::{SnapshotInspection, SnapshotRefusal};
+use lockstep_wire::{CellId, LogIndex};
 use serde_json::{Value, json};
 
+use self::loading::Trouble;
+pub(super) use self::loading::{backup, load};
 use super::wal::{LOOKS_MAX, Opened, open};
 use super::{complain, counted, exit, print};
 
-/// Look into a node's snapshots; changes nothing, and works beside a running node.
+/// Save a cell's state, or look into snapshots.
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotArgs {
     #[command(subcommand)]
@@ -33,13 +38,14 @@ enum SnapshotCommand {
     Inspect(Selection),
     /// Read every snapshot as a start would; say ok, or what is wrong with one and where.
     Verify(Selection),
+    Save(save::SaveArgs),
 }
 
 /// Which snapshots, and how they are shown.
 #[derive(Debug, Args)]
 struct Selection {
-    /// The node's data directory.
-    #[arg(value_name = "DIR")]
+    /// A node's data directory, which may be in use and is not changed; or a backup.
+    #[arg(value_name = "DIR|FILE")]
     data: PathBuf,
     /// Only those of this cell.
     #[arg(long, value_name = "ID")]
@@ -56,6 +62,7 @@ pub(super) fn run(args: &SnapshotArgs) -> u8 {
     match &args.command {
         SnapshotCommand::Inspect(selection) => inspected(selection),
         SnapshotCommand::Verify(selection) => verified(selection),
+        SnapshotCommand::Save(args) => save::run(args),
     }
 }
 
@@ -85,92 +92,45 @@ struct Survey {
     waits: usize,
 }
 
-/// Why a snapshot is not whole.
-#[derive(Clone, Copy, Debug)]
-enum Trouble {
-    /// Its file.
-    File(SnapshotRefusal),
-    /// The file is intact, and what it says is no table: where the piece begins in which that showed.
-    State { file: FileName, offset: u64, error: SnapshotError },
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Trouble::File(refusal) => refusal.fmt(f),
-            Trouble::State { file, offset, error } => write!(f, "{file}, piece at offset {offset}: {error}"),
-        }
-    }
-}
-
-impl Trouble {
-    /// Whether the file is gone: its node has a newer one, and does not need it any more.
-    fn is_gone(&self) -> bool {
-        matches!(
-            self,
-            Trouble::File(
-                SnapshotRefusal::Missing { .. } | SnapshotRefusal::Disk { error: DiskError::NotFound, .. }
-            )
-        )
-    }
-
-    /// Whether the bytes are wrong, or could not be had or understood.
-    fn code(&self) -> u8 {
-        match self {
-            Trouble::File(
-                SnapshotRefusal::Damaged { .. }
-                | SnapshotRefusal::CutShort { .. }
-                | SnapshotRefusal::Foreign { .. },
-            ) => exit::DAMAGED,
-            Trouble::File(SnapshotRefusal::Missing { .. } | SnapshotRefusal::Disk { .. }) => exit::FAILED,
-            Trouble::State { error, .. } => match error {
-                SnapshotError::Layout(DecodeError::UnknownLevel(_)) | SnapshotError::OtherLimits => {
-                    exit::FAILED
-                }
-                SnapshotError::Layout(_)
-                | SnapshotError::Contradiction(_)
-                | SnapshotError::Trailing
-                | SnapshotError::Incomplete
-                | SnapshotError::OtherDigest { .. } => exit::DAMAGED,
-            },
-        }
-    }
-
-    fn file_and_offset(&self) -> (Option<FileName>, Option<u64>) {
-        match *self {
-            Trouble::File(SnapshotRefusal::Damaged { file, offset }) => (Some(file), Some(offset)),
-            Trouble::File(SnapshotRefusal::CutShort { file, bytes }) => (Some(file), Some(bytes)),
-            Trouble::File(SnapshotRefusal::Foreign { file, .. } | SnapshotRefusal::Missing { file }) => {
-                (Some(file), None)
-            }
-            Trouble::File(SnapshotRefusal::Disk { file, .. }) => (file, None),
-            Trouble::State { file, offset, .. } => (Some(file), Some(offset)),
-        }
-    }
-
-    fn json(&self) -> Value {
-        let (file, offset) = self.file_and_offset();
-        json!({
-            "refusal": self.to_string(),
-            "file": file.map(|file| file.to_string()),
-            "offset": offset.map(|offset| offset.to_string()),
-        })
-    }
-}
-
 impl Selection {
     fn has(&self, place: Place) -> bool {
         self.cell.is_none_or(|cell| cell == place.cell.0)
             && self.index.is_none_or(|index| index == place.index.0)
     }
 
-    /// Reads every snapshot that is asked for. A running node replaces them: what is gone when its turn comes is no
-    /// damage, and has a successor, so the directory is looked at again.
+    /// Reads every snapshot that is asked for.
     fn survey(
+        &self,
+        source: &mut Source,
+        on: &mut dyn FnMut(Place, Result<Survey, Trouble>),
+    ) -> Result<(), Trouble> {
+        let is_any_there = match source {
+            Source::Directory(opened) => self.survey_directory(&mut opened.directory, on)?,
+            Source::Backup(file) => {
+                let place = Place { cell: file.cell, index: file.id.index };
+                let is_wanted = self.has(place);
+                if is_wanted {
+                    on(place, survey(file, place));
+                }
+                is_wanted
+            }
+        };
+        match (self.cell, self.index) {
+            (Some(cell), Some(index)) if !is_any_there => {
+                let file = FileName::Snapshot { cell: CellId(cell), index: LogIndex(index) };
+                Err(Trouble::File(SnapshotRefusal::Missing { file }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Says whether there was any. A running node replaces them: what is gone when its turn comes is no
+    /// damage, and has a successor, so the directory is looked at again.
+    fn survey_directory(
         &self,
         directory: &mut ReadOnlyDirectory,
         on: &mut dyn FnMut(Place, Result<Survey, Trouble>),
-    ) -> Result<(), Trouble> {
+    ) -> Result<bool, Trouble> {
         let mut seen = BTreeSet::new();
         for _ in 0..LOOKS_MAX {
             let mut is_any_gone = false;
@@ -178,7 +138,7 @@ impl Selection {
                 if seen.contains(&place) {
                     continue;
                 }
-                match survey(directory, place) {
+                match survey_frozen(directory, place) {
                     Err(trouble) if trouble.is_gone() => is_any_gone = true,
                     outcome => {
                         seen.insert(place);
@@ -191,13 +151,7 @@ impl Selection {
                 break;
             }
         }
-        match (self.cell, self.index) {
-            (Some(cell), Some(index)) if seen.is_empty() => {
-                let file = FileName::Snapshot { cell: CellId(cell), index: LogIndex(index) };
-                Err(Trouble::File(SnapshotRefusal::Missing { file }))
-            }
-            _ => Ok(()),
-        }
+        Ok(!seen.is_empty())
     }
 
     fn listed(&self, directory: &mut ReadOnlyDirectory) -> Result<BTreeSet<Place>, Trouble> {
@@ -217,27 +171,30 @@ impl Selection {
     }
 }
 
-fn survey(directory: &mut ReadOnlyDirectory, place: Place) -> Result<Survey, Trouble> {
-    let Place { cell, index } = place;
-    let file = place.file();
-    let frozen = directory.freeze_snapshot(cell, index);
-    frozen.map_err(|error| Trouble::File(SnapshotRefusal::Disk { file: Some(file), error }))?;
-    // Every node has these.
-    let mut loader = TableLoader::new(Limits::default());
-    let (mut pieces, mut failed) = (0_u64, None);
-    let visited = inspect_snapshot(directory, cell, index, &mut |bytes| {
-        if let Err(error) = loader.push(bytes) {
-            failed.get_or_insert((pieces, error));
+fn survey_frozen(directory: &mut ReadOnlyDirectory, place: Place) -> Result<Survey, Trouble> {
+    let frozen = directory.freeze_snapshot(place.cell, place.index);
+    frozen.map_err(|error| Trouble::File(SnapshotRefusal::Disk { file: Some(place.file()), error }))?;
+    survey(directory, place)
+}
+
+fn survey(storage: &mut dyn StorageRead, place: Place) -> Result<Survey, Trouble> {
+    let (inspection, table) = load(storage, place.cell, place.index)?;
+    Ok(Survey::new(place.cell, inspection, &table))
+}
+
+/// Where snapshots are looked for.
+enum Source {
+    Directory(Opened),
+    Backup(BackupFile),
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Source, (String, u8)> {
+        match path.is_file() {
+            true => Ok(Source::Backup(backup(path)?)),
+            false => Ok(Source::Directory(open(path)?)),
         }
-        pieces += 1;
-    });
-    let inspection = visited.map_err(Trouble::File)?;
-    let state = |(piece, error)| Trouble::State { file, offset: piece * SNAPSHOT_STRIDE_BYTES as u64, error };
-    if let Some(failed) = failed {
-        return Err(state(failed));
     }
-    let table = loader.finish().map_err(|error| state((pieces - 1, error)))?;
-    Ok(Survey::new(cell, inspection, &table))
 }
 
 impl Survey {
@@ -291,9 +248,13 @@ impl Survey {
 }
 
 /// What is wrong with asking for the snapshots of a cell of which there is none, if this node does not have that cell.
-fn refuse_unknown_cell(selection: &Selection, opened: &mut Opened) -> Result<(), String> {
+fn refuse_unknown_cell(selection: &Selection, source: &mut Source) -> Result<(), String> {
     let Some(cell) = selection.cell.map(CellId) else { return Ok(()) };
     let data = selection.data.display();
+    let opened = match source {
+        Source::Directory(opened) => opened,
+        Source::Backup(file) => return Err(format!("{data} is a backup of cell {}", file.cell)),
+    };
     let cells = opened
         .cells()
         .map_err(|refusal| format!("{data}: whether there is a cell {cell} cannot be told: {refusal}"))?;
@@ -305,8 +266,8 @@ fn refuse_unknown_cell(selection: &Selection, opened: &mut Opened) -> Result<(),
 }
 
 fn inspected(selection: &Selection) -> u8 {
-    let mut opened = match open(&selection.data) {
-        Ok(opened) => opened,
+    let mut source = match Source::open(&selection.data) {
+        Ok(source) => source,
         Err((why, code)) => {
             complain(&why);
             return code;
@@ -317,7 +278,7 @@ fn inspected(selection: &Selection) -> u8 {
         trouble.code()
     };
     let (mut code, mut shown) = (0, Vec::new());
-    let outcome = selection.survey(&mut opened.directory, &mut |place, outcome| match outcome {
+    let outcome = selection.survey(&mut source, &mut |place, outcome| match outcome {
         Ok(survey) => {
             if !selection.json {
                 print(&survey.describe());
@@ -335,7 +296,7 @@ fn inspected(selection: &Selection) -> u8 {
         return refused(&trouble);
     }
     if shown.is_empty()
-        && let Err(why) = refuse_unknown_cell(selection, &mut opened)
+        && let Err(why) = refuse_unknown_cell(selection, &mut source)
     {
         complain(&why);
         return exit::FAILED;
@@ -357,12 +318,12 @@ fn verified(selection: &Selection) -> u8 {
         }
         code
     };
-    let mut opened = match open(&selection.data) {
-        Ok(opened) => opened,
+    let mut source = match Source::open(&selection.data) {
+        Ok(source) => source,
         Err((why, code)) => return refused(&why, json!({ "refusal": why }), code),
     };
     let (mut snapshots, mut bytes, mut trouble) = (0_u64, 0, None);
-    let outcome = selection.survey(&mut opened.directory, &mut |_, outcome| match outcome {
+    let outcome = selection.survey(&mut source, &mut |_, outcome| match outcome {
         Ok(survey) => {
             snapshots += 1;
             bytes += survey.inspection.bytes;
@@ -376,7 +337,7 @@ fn verified(selection: &Selection) -> u8 {
         return refused(&why, trouble.json(), trouble.code());
     }
     if snapshots == 0
-        && let Err(why) = refuse_unknown_cell(selection, &mut opened)
+        && let Err(why) = refuse_unknown_cell(selection, &mut source)
     {
         return refused(&why, json!({ "refusal": why }), exit::FAILED);
     }

@@ -128,6 +128,20 @@ pub(super) fn read_at(
     Ok(())
 }
 
+/// Locks the lock file, which is held until it is closed.
+pub(super) fn lock_patiently(fd: &OwnedFd) -> Result<(), DiskError> {
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => return Err(DiskError::Locked),
+            Err(errno) => return Err(disk_error(&errno.into())),
+        }
+    }
+}
+
 impl StorageRead for DataDirectory {
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
         list(&self.directory)
@@ -146,16 +160,7 @@ impl Storage for DataDirectory {
             return Ok(());
         }
         let fd = self.open_file(FileName::Lock, OFlags::CREATE)?;
-        let deadline = Instant::now() + LOCK_WAIT;
-        loop {
-            match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
-                Err(Errno::WOULDBLOCK) => return Err(DiskError::Locked),
-                Err(errno) => return Err(disk_error(&errno.into())),
-            }
-        }
+        lock_patiently(&fd)?;
         self.lock = Some(fd);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A data directory that is only looked at, beside a node that may be using it.
 //!
-//! Takes no lock and writes nothing. A shard is *frozen* before it is read: its sealed segments are mapped, all others
+//! Writes nothing, and takes no lock unless it is asked to keep nodes away. A shard is *frozen* before it is read: its sealed segments are mapped, all others
 //! are read into memory once, from their ends to their beginnings. A log grows in the other direction, so whatever is
 //! seen of it, all that came before it is seen, too. A snapshot is frozen by mapping its file, which nothing is written
 //! into under its name.
@@ -22,7 +22,7 @@ use lockstep_wire::{CellId, LogIndex};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{Mode, OFlags};
 
-use super::directory::{BOUNCE_BYTES, assert_aligned, list, read_at, retry};
+use super::directory::{BOUNCE_BYTES, assert_aligned, list, lock_patiently, read_at, retry};
 use super::disk_error;
 use crate::aligned::AlignedBuf;
 
@@ -30,6 +30,7 @@ use crate::aligned::AlignedBuf;
 #[derive(Debug)]
 pub struct ReadOnlyDirectory {
     directory: OwnedFd,
+    lock: Option<OwnedFd>,
     bounce: AlignedBuf,
     /// The listing that the frozen shard or snapshot was found with.
     listed: Option<Vec<(FileName, u64)>>,
@@ -43,11 +44,24 @@ impl ReadOnlyDirectory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
             directory: rustix::fs::open(path, flags, Mode::empty())?,
+            lock: None,
             bounce: AlignedBuf::zeroed(BOUNCE_BYTES),
             listed: None,
             sealed: BTreeMap::new(),
             others: BTreeMap::new(),
         })
+    }
+
+    /// Keeps nodes away as long as this value lives; [`DiskError::Locked`] if one uses the directory. Makes no lock file: a
+    /// directory without one was never used.
+    pub fn lock(&mut self) -> Result<(), DiskError> {
+        let fd = match self.open_file(FileName::Lock, OFlags::empty()) {
+            Err(DiskError::NotFound) => return Ok(()),
+            opened => opened?,
+        };
+        lock_patiently(&fd)?;
+        self.lock = Some(fd);
+        Ok(())
     }
 
     /// Holds a shard's files as they are now; what was held before is let go. Takes as much memory as the

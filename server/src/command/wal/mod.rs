@@ -85,7 +85,7 @@ pub(super) fn run(args: &WalArgs) -> u8 {
 /// A data directory and whose it is.
 pub(super) struct Opened {
     pub(super) directory: ReadOnlyDirectory,
-    superblock: Superblock,
+    pub(super) superblock: Superblock,
 }
 
 /// Opens a formatted directory; otherwise says why not, and with which code to end.
@@ -299,7 +299,7 @@ fn verified(args: &VerifyArgs) -> u8 {
 }
 
 /// Whether the bytes are wrong, or could not be had.
-fn code_of(refusal: &Refusal) -> u8 {
+pub(super) fn code_of(refusal: &Refusal) -> u8 {
     match refusal {
         Refusal::SuperblockDamaged
         | Refusal::SuperblocksDiffer
