@@ -5,6 +5,7 @@
 //! Deliberately absent: faults that no process can make on a sound machine (torn writes, skewed clocks); those are the
 //! simulator's.
 
+mod backup;
 mod chaos;
 mod cluster;
 mod commands;
