@@ -339,6 +339,8 @@ fn a_save_goes_on_with_the_next_leader_or_leaves_nothing() {
         if status.success() {
             saved += 1;
             assert_eq!(done(&[&"snapshot", &"verify", &path]).0, Some(0));
+        } else {
+            println!("round {round}: {}", save.complained());
         }
         cluster.start_node(leading);
         cluster.await_caught_up(leading, CELL);
