@@ -187,14 +187,18 @@ fn from_directory(args: &SaveArgs, data: &Path) -> Result<Survey, Failed> {
     directory.lock().map_err(disk)?;
     let shard = ShardId(shard_of(cell, superblock.shards));
     directory.freeze(shard).map_err(disk)?;
-    let mut restore = Restore::new();
+    let (mut restore, mut is_any_there) = (Restore::new(), false);
     let inspected = inspect(directory, &superblock, shard, &mut |_, record| {
         if record.cell == cell {
+            is_any_there = true;
             let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
             restore.on_record(head, record.payload);
         }
     });
     let inspection = inspected.map_err(|refusal| Failed(format!("{place}: {refusal}"), code_of(&refusal)))?;
+    if !is_any_there {
+        return Err(Failed(format!("{place}: there is nothing of cell {cell}"), exit::FAILED));
+    }
     let counting = inspection.snapshots.get(&cell).cloned().unwrap_or_default();
     let complaints = restore.load(Limits::default(), counting, |id, visit| {
         load_snapshot(directory, cell, id, visit).map_err(|refusal| refusal.to_string())
