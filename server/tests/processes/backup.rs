@@ -50,8 +50,12 @@ fn endpoints(cluster: &Cluster) -> String {
 
 /// A worker with a session and some holds.
 fn worker(cluster: &Cluster, grants: usize) -> Worker {
-    let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
-    let mut worker = Worker::new(CELL, "/ls/backup/worker");
+    worker_of(cluster, CELL, grants)
+}
+
+fn worker_of(cluster: &Cluster, cell: CellId, grants: usize) -> Worker {
+    let mut connection = leader(&cluster.endpoints(), cell, PATIENCE);
+    let mut worker = Worker::new(cell, "/ls/backup/worker");
     worker.begin(&mut connection).expect("a session");
     for _ in 0..grants {
         worker.one(&mut connection).expect("the cell grants");
@@ -79,7 +83,7 @@ fn format_again(cluster: &Cluster, at: usize) {
 /// above `before`.
 #[track_caller]
 fn is_quiet_and_above(cluster: &Cluster, worker: &Worker, before: FencingToken) {
-    let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
+    let mut connection = leader(&cluster.endpoints(), worker.cell, PATIENCE);
     let old = worker.session.expect("the worker had a session");
     let answer = connection.call(&Request::GetSession { session: old }).expect("the leader answers");
     assert_eq!(answer.reply().status(), Status::SessionExpired);
@@ -269,6 +273,29 @@ fn members_that_were_restored_differently_or_not_at_all_make_no_cell() {
     new.start_all();
     new.leader(CELL);
     is_quiet_and_above(&new, &old, FencingToken(3 << 48));
+}
+
+/// Two logs in one directory, and a cell whose backup comes from a node that does not run.
+#[test]
+fn every_cell_of_a_node_is_restored_for_itself() {
+    let mut cluster = Cluster::format(1, 2, "cells = 2");
+    cluster.start_all();
+    let old = [0, 1].map(|cell| worker_of(&cluster, CellId(cell), 5 + usize::from(cell)));
+    let files = ["cell-0.backup", "cell-1.backup"].map(|name| cluster.directory.path().join(name));
+    let from = endpoints(&cluster);
+    json(&[&"snapshot", &"save", &"--json", &"--endpoints", &from, &"--cell", &0, &files[0].display()]);
+    cluster.kill(0);
+    let data = cluster.places[0].data.display();
+    json(&[&"snapshot", &"save", &"--json", &"--data", &data, &"--cell", &1, &files[1].display()]);
+    let mut new = Cluster::format(1, 2, "cells = 2");
+    for (file, cell) in files.iter().zip([0, 1]) {
+        let said = restore(&new, 0, file, &[&"--cell", &cell, &"--epoch", &(1 + cell)]);
+        assert_eq!(said["void_holds"], old[cell].holds.len());
+    }
+    new.start_all();
+    for old in &old {
+        is_quiet_and_above(&new, old, old.token_max);
+    }
 }
 
 #[test]
