@@ -61,6 +61,24 @@ fn directory_in_use_is_refused_within_two_seconds_and_free_again_with_its_owner(
 }
 
 #[test]
+fn whoever_looks_may_keep_nodes_away_and_makes_no_lock_file_for_it() {
+    let directory = directory();
+    let mut view = ReadOnlyDirectory::open(directory.path()).expect("opens");
+    view.lock().expect("nobody has ever used it");
+    assert_eq!(view.list(), Ok(vec![]));
+
+    let mut node = DataDirectory::open(directory.path()).expect("opens");
+    node.lock().expect("locked");
+    assert_eq!(view.lock(), Err(DiskError::Locked));
+    drop(node);
+    view.lock().expect("free again");
+    let mut next = DataDirectory::open(directory.path()).expect("opens");
+    assert_eq!(next.lock(), Err(DiskError::Locked));
+    drop(view);
+    next.lock().expect("free again");
+}
+
+#[test]
 fn lock_is_taken_when_its_owner_goes_a_moment_later() {
     let directory = directory();
     let mut owner = DataDirectory::open(directory.path()).expect("opens");
