@@ -154,6 +154,7 @@ impl SnapshotSave {
         let config = ClientConfig {
             is_pinned: false,
             endpoints,
+            first: Some(0),
             try_timeout_ms: call_timeout_ms(SNAPSHOT_TIME_MAX),
             ..config("", cell, SNAPSHOT_TIME_MAX)?
         };

@@ -144,7 +144,7 @@ fn a_cell_that_was_saved_under_load_is_restored_above_every_token() {
     }
     assert_eq!(
         done(&[&"snapshot", &"verify", &path]).1,
-        format!("ok: 1 snapshots, {} bytes\n", number(&saved["bytes"]))
+        format!("ok: 1 snapshot, {} bytes\n", number(&saved["bytes"]))
     );
     let (code, _, complained) = done(&[&"snapshot", &"save", &"--endpoints", &from, &path]);
     assert!(code == FAILED && complained.contains("is there already"), "{complained}");

@@ -107,13 +107,10 @@ pub(super) fn run(args: &SaveArgs) -> u8 {
 async fn from_cluster(args: &SaveArgs) -> Result<Survey, Failed> {
     let cell = CellId(args.cell);
     let mut file = BackupWriter::create(&args.file, cell, args.force).map_err(Failed::writing(&args.file))?;
-    let members = status::ask(&args.cluster.endpoints, cell).await;
-    let Some((address, _)) = status::leader_at(&members) else {
-        let why = format!("cell {cell}: no member that answers leads it; nothing was saved");
-        return Err(Failed(why, exit::NO_CLUSTER));
-    };
-    let others = members.keys().filter(|other| *other != address);
-    let endpoints = std::iter::once(address.to_owned()).chain(others.cloned()).collect();
+    let (address, leading) = status::find_leader(&args.cluster, cell).await?;
+    let others = leading.members.into_iter().map(|member| member.address);
+    let others = others.filter(|other| !other.is_empty() && *other != address);
+    let endpoints = std::iter::once(address.clone()).chain(others).collect();
     let save = SnapshotSave::connect(endpoints, cell)?;
     for _ in 0..BEGINNINGS_MAX {
         if let Some(survey) = save_once(args, &save, &mut file).await? {
