@@ -41,6 +41,11 @@ fn write_all(table: &mut Table) -> (Vec<u8>, Duration) {
     }
 }
 
+fn abandon(table: &mut Table) {
+    table.abandon_snapshot();
+    while table.free_some() {}
+}
+
 fn bench_snapshot(criterion: &mut Criterion) {
     let (mut bench, mut clients) = Bench::filled(SESSIONS, LOCKS_EACH);
     let (bytes, slowest) = write_all(&mut bench.table);
@@ -58,7 +63,7 @@ fn bench_snapshot(criterion: &mut Criterion) {
             black_box(bench.table.write_snapshot(&mut slice, SLICE_BYTES))
         });
     });
-    bench.table.abandon_snapshot();
+    abandon(&mut bench.table);
 
     let mut turn = 0;
     retake(&mut bench, &mut clients, &mut turn);
@@ -72,14 +77,14 @@ fn bench_snapshot(criterion: &mut Criterion) {
         bencher.iter(|| {
             // Every session once, so that each pair of entries copies a session and a lock.
             if !bench.table.is_snapshot_under_way() || turn - begun_at == clients.len() {
-                bench.table.abandon_snapshot();
+                abandon(&mut bench.table);
                 bench.table.begin_snapshot();
                 begun_at = turn;
             }
             retake(&mut bench, &mut clients, &mut turn);
         });
     });
-    bench.table.abandon_snapshot();
+    abandon(&mut bench.table);
 
     group.sample_size(10);
     group.throughput(Throughput::Bytes(bytes.len() as u64));

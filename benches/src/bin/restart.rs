@@ -189,6 +189,7 @@ fn windows(bench: &mut Bench, clients: &mut Clients) -> anyhow::Result<()> {
         bench.table.begin_snapshot();
         window(bench, clients, &mut meanwhile);
         bench.table.abandon_snapshot();
+        while bench.table.free_some() {}
     }
     for (what, times) in [("without a snapshot", &without), ("while one is written", &meanwhile)] {
         println!(

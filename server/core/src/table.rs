@@ -12,6 +12,7 @@ mod departure;
 mod digest;
 mod limits;
 mod mutants;
+mod names;
 mod outcome;
 mod promotion;
 mod reaping;

@@ -7,12 +7,12 @@
 mod locks;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, RequestId, SessionId};
 
 use super::digest::{self, Digest, Fact};
 use super::limits::Limits;
+use super::names::Names;
 use super::record::{ClaimState, Hold, HoldSlot, Kept, Lock, LockSlot, Session, SessionSlot, Wait, WaitSlot};
 use super::slab::Slab;
 use super::snapshot::SnapshotWriter;
@@ -33,7 +33,7 @@ pub struct Table {
     /// Live sessions only.
     pub(crate) sessions_by_nonce: BTreeMap<Nonce, SessionSlot>,
     pub(crate) locks: Slab<LockSlot, Lock>,
-    pub(crate) locks_by_name: BTreeMap<Arc<str>, LockSlot>,
+    pub(crate) locks_by_name: Names<LockSlot>,
     pub(crate) holds: Slab<HoldSlot, Hold>,
     pub(crate) waits: Slab<WaitSlot, Wait>,
     /// Ended sessions that still have records, first ended first.
@@ -48,6 +48,8 @@ pub struct Table {
     /// The snapshot that is under way.
     pub(super) snapshot: Option<Box<SnapshotWriter>>,
     pub(super) snapshots_begun: u64,
+    /// What is left of those that are over, to be freed bit by bit.
+    pub(super) given_up: Vec<Box<SnapshotWriter>>,
 }
 
 /// What a cell is besides its records, its limits and its digest.
@@ -84,7 +86,7 @@ impl Table {
             sessions_by_id: BTreeMap::new(),
             sessions_by_nonce: BTreeMap::new(),
             locks: Slab::new(),
-            locks_by_name: BTreeMap::new(),
+            locks_by_name: Names::new(),
             holds: Slab::new(),
             waits: Slab::new(),
             reap_queue: VecDeque::new(),
@@ -95,6 +97,7 @@ impl Table {
             digest: Digest::default(),
             snapshot: None,
             snapshots_begun: 0,
+            given_up: Vec::new(),
         };
         table.digest.add(table.cell_fact());
         table
@@ -225,19 +228,14 @@ impl Table {
         self.digest.add(session.fact());
     }
 
-    pub(crate) fn add_session(&mut self, session: Session) {
-        let id = session.id;
-        let slot = self.put_session(session);
-        self.sessions_by_id.insert(id, slot);
-    }
-
-    /// Adds a session that has no claims, is not found by its id yet and, if it has ended, has not joined the reap queue.
-    pub(crate) fn put_session(&mut self, session: Session) -> SessionSlot {
+    /// Adds a session that has no claims and, if it has ended, has not joined the reap queue.
+    pub(crate) fn add_session(&mut self, session: Session) -> SessionSlot {
         self.digest.add(session.fact());
         session.gaps.iter().for_each(|gap| self.digest.add(session.gap_fact(*gap)));
         session.kept.iter().for_each(|kept| self.digest.add(session.kept_fact(kept)));
-        let live_nonce = session.is_live().then_some(session.nonce);
+        let (id, live_nonce) = (session.id, session.is_live().then_some(session.nonce));
         let slot = self.sessions.insert(session);
+        self.sessions_by_id.insert(id, slot);
         if let Some(nonce) = live_nonce {
             self.sessions_by_nonce.insert(nonce, slot);
         }

@@ -21,6 +21,7 @@
 //! Invariant: the bytes are a function of the replicated state alone, however it was reached, and the state is a
 //! function of the bytes. Deliberately absent: files, their checksums, and the cell's state outside its table.
 
+mod copies;
 mod item;
 mod loader;
 mod lookahead;

@@ -84,10 +84,8 @@ impl Table {
 
     /// Every lock that has a record, in the order of the names, from the first name at or above `from`.
     pub fn locks_from(&self, from: &str) -> impl Iterator<Item = (&str, LockReading<'_>)> {
-        use std::ops::Bound;
-        let range = (Bound::Included(from), Bound::Unbounded);
-        let locks = self.locks_by_name.range::<str, _>(range);
-        locks.map(|(name, slot)| (&**name, LockReading { table: self, lock: Some(*slot) }))
+        let locks = self.locks_by_name.from(from);
+        locks.map(|(name, slot)| (name, LockReading { table: self, lock: Some(*slot) }))
     }
 }
 

@@ -26,22 +26,16 @@ pub(crate) struct Candidate {
 
 impl Table {
     pub(crate) fn add_lock(&mut self, name: &str, name_hash: u64) -> LockSlot {
-        let name: Arc<str> = Arc::from(name);
-        let slot = self.put_lock(Arc::clone(&name), name_hash);
-        self.locks_by_name.insert(name, slot);
-        slot
-    }
-
-    /// Adds a lock that is not found by its name yet.
-    pub(crate) fn put_lock(&mut self, name: Arc<str>, name_hash: u64) -> LockSlot {
-        self.locks.insert(Lock {
-            name,
+        let slot = self.locks.insert(Lock {
+            name: Arc::from(name),
             name_hash,
             holds: Chain::new(),
             waits: Chain::new(),
             mark: None,
             copied_for: self.snapshots_begun,
-        })
+        });
+        self.locks_by_name.insert(name, slot);
+        slot
     }
 
     /// Deletes a lock that nobody holds or waits for; a snapshot has copied it when the last of them left.
@@ -49,7 +43,7 @@ impl Table {
         if self.locks[slot].is_empty() {
             self.clear_mark(slot);
             let lock = self.locks.remove(slot);
-            self.locks_by_name.remove(&*lock.name);
+            self.locks_by_name.remove(&lock.name);
         }
     }
 

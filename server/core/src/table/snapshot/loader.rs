@@ -7,7 +7,6 @@
 //! each other. Deliberately absent: where the bytes come from.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use lockstep_wire::cursor::Reader;
 use lockstep_wire::limit::REQUEST_ID_LIMIT;
@@ -30,10 +29,8 @@ pub struct TableLoader {
     next: Next,
     sessions_left: u32,
     locks_left: u32,
-    /// The sessions by id, until all have come: an index that is built of what is in order is smaller.
-    sessions: Vec<(SessionId, SessionSlot)>,
-    /// Likewise the locks by name.
-    locks: Vec<(Arc<str>, LockSlot)>,
+    last_session: Option<SessionId>,
+    last_lock: Option<LockSlot>,
     /// The ended sessions by their places in the reap queue.
     ended: BTreeMap<u64, SessionSlot>,
     /// The beginning of an item whose end has not come.
@@ -79,8 +76,8 @@ impl TableLoader {
             next: Next::Header,
             sessions_left: 0,
             locks_left: 0,
-            sessions: Vec::new(),
-            locks: Vec::new(),
+            last_session: None,
+            last_lock: None,
             ended: BTreeMap::new(),
             partial: Vec::new(),
             error: None,
@@ -103,7 +100,6 @@ impl TableLoader {
         if !self.is_complete() || !self.partial.is_empty() {
             return Err(SnapshotError::Incomplete);
         }
-        self.table.locks_by_name = self.locks.into_iter().collect();
         self.table.reap_queue = self.ended.into_values().collect();
         let (recorded, loaded) = (self.digest, self.table.digest());
         if mutant::is(Mutant::WindowLostInSnapshot) {
@@ -178,7 +174,7 @@ impl TableLoader {
 
     fn take_session(&mut self, session: Session) -> Loaded<Next> {
         let numbers = self.table.numbers();
-        check(self.sessions.last().is_none_or(|(last, _)| *last < session.id), "session")?;
+        check(self.last_session.is_none_or(|last| last < session.id), "session")?;
         check(session.id.0 <= self.table.token().0, "session")?;
         check(session.silence_ms <= session.ttl_ms, "silence_ms")?;
         check(session.highest.0 < REQUEST_ID_LIMIT, "highest")?;
@@ -193,25 +189,22 @@ impl TableLoader {
             let is_place = 0 < place && place <= numbers.reap_places;
             check(is_place && !self.ended.contains_key(&place), "reap_place")?;
         }
-        let slot = self.table.put_session(session);
+        let slot = self.table.add_session(session);
         if !is_live {
             self.ended.insert(place, slot);
         }
-        self.sessions.push((id, slot));
+        self.last_session = Some(id);
         self.sessions_left -= 1;
-        if self.sessions_left == 0 {
-            self.table.sessions_by_id = std::mem::take(&mut self.sessions).into_iter().collect();
-        }
         Ok(Next::Record)
     }
 
     fn take_lock(&mut self, head: &LockHead<'_>) -> Loaded<Next> {
-        check(self.locks.last().is_none_or(|(last, _)| **last < *head.name), "name")?;
+        let last = self.last_lock.map(|last| &self.table.locks[last].name);
+        check(last.is_none_or(|last| **last < *head.name), "name")?;
         check(head.holds > 0 || head.waits > 0, "holds")?;
         check(!self.table.is_quiet() || (head.holds == 0 && head.mark.is_some()), "quiet")?;
-        let name: Arc<str> = Arc::from(head.name);
-        let lock = self.table.put_lock(Arc::clone(&name), digest::bytes(head.name.as_bytes()));
-        self.locks.push((name, lock));
+        let lock = self.table.add_lock(head.name, digest::bytes(head.name.as_bytes()));
+        self.last_lock = Some(lock);
         if let Some(place) = head.mark {
             let is_place = place <= self.table.numbers().mark_places;
             check(is_place && !self.table.marks.contains_key(&place), "mark")?;

@@ -8,7 +8,6 @@
 //! sharers, whose records are many to one lock.
 
 use std::hint::black_box;
-use std::sync::Arc;
 
 use crate::table::cell::Table;
 use crate::table::record::LockSlot;
@@ -19,12 +18,12 @@ const BATCH: usize = 32;
 pub(super) struct Lookahead<'a, I> {
     table: &'a Table,
     locks: I,
-    batch: Vec<(&'a Arc<str>, LockSlot)>,
+    batch: Vec<(&'a str, LockSlot)>,
     /// How many of the batch were given.
     given: usize,
 }
 
-impl<'a, I: Iterator<Item = (&'a Arc<str>, &'a LockSlot)>> Lookahead<'a, I> {
+impl<'a, I: Iterator<Item = (&'a str, &'a LockSlot)>> Lookahead<'a, I> {
     pub(super) fn new(table: &'a Table, locks: I) -> Lookahead<'a, I> {
         Lookahead { table, locks, batch: Vec::with_capacity(BATCH), given: 0 }
     }
@@ -38,13 +37,8 @@ impl<'a, I: Iterator<Item = (&'a Arc<str>, &'a LockSlot)>> Lookahead<'a, I> {
         let locks = || self.batch.iter().map(|(_, slot)| &table.locks[*slot]);
         let holds = || locks().filter_map(|lock| lock.holds.first()).map(|hold| &table.holds[hold]);
         let sessions = || holds().map(|hold| &table.sessions[hold.session]);
-        black_box(
-            self.batch
-                .iter()
-                .filter_map(|(name, _)| name.as_bytes().first())
-                .fold(0, |seen, byte| seen ^ byte),
-        );
         black_box(locks().fold(0, |seen, lock| seen ^ lock.holds.len()));
+        black_box(locks().filter_map(|lock| lock.name.as_bytes().first()).fold(0, |seen, byte| seen ^ byte));
         black_box(holds().fold(0, |seen, hold| seen ^ hold.acquires));
         black_box(sessions().fold(0, |seen, session| seen ^ session.claims.len()));
         black_box(
@@ -55,10 +49,10 @@ impl<'a, I: Iterator<Item = (&'a Arc<str>, &'a LockSlot)>> Lookahead<'a, I> {
     }
 }
 
-impl<'a, I: Iterator<Item = (&'a Arc<str>, &'a LockSlot)>> Iterator for Lookahead<'a, I> {
-    type Item = (&'a Arc<str>, LockSlot);
+impl<'a, I: Iterator<Item = (&'a str, &'a LockSlot)>> Iterator for Lookahead<'a, I> {
+    type Item = (&'a str, LockSlot);
 
-    fn next(&mut self) -> Option<(&'a Arc<str>, LockSlot)> {
+    fn next(&mut self) -> Option<(&'a str, LockSlot)> {
         if self.given == self.batch.len() {
             self.refill();
         }

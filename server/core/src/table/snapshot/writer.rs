@@ -8,14 +8,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
 
 use lockstep_wire::SessionId;
 
+use super::copies::{Copied, Copies};
 use super::item::{Header, put_hold, put_lock_head, put_members, put_session, put_wait};
 use super::lookahead::Lookahead;
 use crate::table::cell::Table;
 use crate::table::chain::Linked;
+use crate::table::names::Names;
 use crate::table::record::{HoldSlot, LockSlot, SessionSlot, WaitSlot};
 
 /// The snapshot that a table is being written to.
@@ -23,27 +24,38 @@ use crate::table::record::{HoldSlot, LockSlot, SessionSlot, WaitSlot};
 pub(crate) struct SnapshotWriter {
     /// Records that bear it have their copy, or are younger.
     number: u64,
-    sessions: Section<SessionId>,
-    locks: Section<Arc<str>>,
+    sessions: Sessions,
+    locks: Locks,
+    /// What the copies of both say.
+    copies: Copies,
     /// The lock record that a slice ended in.
     open_lock: Option<LockItems>,
     /// What is encoded already and goes out next, from `rest_at` on.
     rest: Vec<u8>,
     rest_at: usize,
-    /// Where copies are encoded, before their length is known.
-    scratch: Vec<u8>,
 }
 
-/// The records of one kind.
 #[derive(Clone, Debug)]
-struct Section<K> {
+struct Sessions {
     /// How many are still to be written.
     left: usize,
     /// The last one that was.
-    last: Option<K>,
+    last: Option<SessionId>,
     /// Those that have changed or vanished since, as they were.
-    copies: BTreeMap<K, Box<[u8]>>,
+    copies: BTreeMap<SessionId, Copied>,
 }
+
+/// Likewise.
+#[derive(Clone, Debug)]
+struct Locks {
+    left: usize,
+    /// Empty before the first.
+    last: String,
+    copies: Names<Copied>,
+}
+
+/// Copies of sessions, and nodes of copied locks, that are forgotten at once.
+const FREED_AT_ONCE: usize = 512;
 
 /// The holds and waits of a lock whose head was written.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +76,24 @@ impl Table {
         self.snapshot = Some(Box::new(SnapshotWriter::new(self)));
     }
 
-    /// Gives up the snapshot that is under way, if there is one. It costs the freeing of what was copied for it.
+    /// Gives up the snapshot that is under way, if there is one. [`Table::free_some`] frees what was copied for it.
     pub fn abandon_snapshot(&mut self) {
-        self.snapshot = None;
+        self.given_up.extend(self.snapshot.take());
+    }
+
+    /// Frees a small part of what snapshots that are over have left behind; tells whether something is left.
+    pub fn free_some(&mut self) -> bool {
+        if let Some(writer) = self.given_up.last_mut()
+            && !writer.free_some()
+        {
+            self.given_up.pop();
+        }
+        self.has_remains()
+    }
+
+    /// Whether there is something to be freed.
+    pub fn has_remains(&self) -> bool {
+        !self.given_up.is_empty()
     }
 
     /// Whether a snapshot was begun and is not at its end.
@@ -84,8 +111,11 @@ impl Table {
         let mut writer = self.snapshot.take().expect("a snapshot is under way");
         let end = out.len().saturating_add(bytes);
         writer.write(self, out, end);
+        writer.copies.free_spent();
         let is_over = writer.is_over();
-        if !is_over {
+        if is_over {
+            self.given_up.push(writer);
+        } else {
             self.snapshot = Some(writer);
         }
         is_over
@@ -99,10 +129,9 @@ impl Table {
             return;
         }
         session.copied_for = writer.number;
-        if !writer.sessions.has_written(&session.id) {
-            writer.scratch.clear();
-            put_session(session, &mut writer.scratch);
-            writer.sessions.copies.insert(session.id, Box::from(&writer.scratch[..]));
+        if writer.sessions.last.is_none_or(|last| last < session.id) {
+            let copied = writer.copies.add(|out| put_session(session, out));
+            writer.sessions.copies.insert(session.id, copied);
         }
     }
 
@@ -133,12 +162,12 @@ impl SnapshotWriter {
         put_members(table.members(), &mut rest);
         SnapshotWriter {
             number: table.snapshots_begun,
-            sessions: Section::new(sessions),
-            locks: Section::new(locks),
+            sessions: Sessions { left: sessions, last: None, copies: BTreeMap::new() },
+            locks: Locks { left: locks, last: String::new(), copies: Names::new() },
+            copies: Copies::default(),
             open_lock: None,
             rest,
             rest_at: 0,
-            scratch: Vec::new(),
         }
     }
 
@@ -169,9 +198,12 @@ impl SnapshotWriter {
         }
     }
 
-    fn write_copy(&mut self, copy: Box<[u8]>, out: &mut Vec<u8>, end: usize) {
-        self.rest = copy.into_vec();
-        self.write_rest(out, end);
+    fn write_copy(&mut self, copied: Copied, out: &mut Vec<u8>, end: usize) {
+        let bytes = self.copies.bytes(copied);
+        let (head, tail) = bytes.split_at(bytes.len().min(end.saturating_sub(out.len())));
+        out.extend_from_slice(head);
+        self.rest.extend_from_slice(tail);
+        self.copies.forget(copied);
     }
 
     fn write_sessions(&mut self, table: &Table, out: &mut Vec<u8>, end: usize) {
@@ -183,9 +215,9 @@ impl SnapshotWriter {
         let sessions = table.sessions_by_id.range((behind, Bound::Unbounded));
         let mut sessions = sessions.map(|(id, slot)| (id, &table.sessions[*slot])).peekable();
         while out.len() < end && self.sessions.left > 0 {
-            if let Some((id, copy)) = self.sessions.take_copy_through(sessions.peek().map(|(id, _)| *id)) {
+            if let Some((id, copied)) = self.sessions.take_copy_through(sessions.peek().map(|(id, _)| **id)) {
                 self.sessions.pass(id);
-                self.write_copy(copy, out, end);
+                self.write_copy(copied, out, end);
                 continue;
             }
             let (id, session) = sessions.next().expect("every session of the snapshot is found");
@@ -203,18 +235,16 @@ impl SnapshotWriter {
         }
         let number = self.number;
         let last = self.locks.last.clone();
-        let behind = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        let locks = table.locks_by_name.range::<str, _>((behind, Bound::Unbounded));
+        let locks = table.locks_by_name.from(&last).skip_while(|(name, _)| *name == last);
         let mut locks = Lookahead::new(table, locks).peekable();
         while out.len() < end && self.locks.left > 0 {
-            if let Some((name, copy)) = self.locks.take_copy_through(locks.peek().map(|(name, _)| *name)) {
-                self.locks.pass(name);
-                self.write_copy(copy, out, end);
+            if let Some(copied) = self.locks.take_copy_through(locks.peek().map(|(name, _)| *name)) {
+                self.write_copy(copied, out, end);
                 continue;
             }
             let (name, slot) = locks.next().expect("every lock of the snapshot is found");
             if table.locks[slot].copied_for != number {
-                self.locks.pass(Arc::clone(name));
+                self.locks.pass(name);
                 self.open_lock = Some(LockItems::open(table, slot, out));
                 self.write_open_lock(table, out, end);
             }
@@ -237,11 +267,20 @@ impl SnapshotWriter {
             return items.put_all(table, &mut self.rest);
         }
         let name = &table.locks[slot].name;
-        if !self.locks.has_written(name) {
-            self.scratch.clear();
-            LockItems::open(table, slot, &mut self.scratch).put_all(table, &mut self.scratch);
-            self.locks.copies.insert(Arc::clone(name), Box::from(&self.scratch[..]));
+        if *self.locks.last < **name {
+            let copied = self.copies.add(|out| LockItems::open(table, slot, out).put_all(table, out));
+            self.locks.copies.insert(name, copied);
         }
+    }
+
+    /// Frees a small part of what is left of a snapshot that is over; tells whether something is left.
+    fn free_some(&mut self) -> bool {
+        for _ in 0..FREED_AT_ONCE {
+            self.sessions.copies.pop_first();
+            self.locks.copies.free_some();
+        }
+        let is_indexed = !self.sessions.copies.is_empty() || self.locks.copies.len() > 0;
+        self.copies.free_any() || is_indexed
     }
 }
 
@@ -253,26 +292,36 @@ impl SnapshotWriter {
     }
 }
 
-impl<K: Ord> Section<K> {
-    fn new(left: usize) -> Section<K> {
-        Section { left, last: None, copies: BTreeMap::new() }
-    }
-
-    fn has_written(&self, key: &K) -> bool {
-        self.last.as_ref().is_some_and(|last| key <= last)
-    }
-
+impl Sessions {
     /// The next record is this one.
-    fn pass(&mut self, key: K) {
-        self.last = Some(key);
+    fn pass(&mut self, id: SessionId) {
+        self.last = Some(id);
         self.left -= 1;
     }
 
     /// The first copy, unless this record comes before it. The record has to be the very next one, copied or not: whoever
     /// looked for the next that is not copied would walk past all that are, in every slice anew.
-    fn take_copy_through(&mut self, record: Option<&K>) -> Option<(K, Box<[u8]>)> {
+    fn take_copy_through(&mut self, record: Option<SessionId>) -> Option<(SessionId, Copied)> {
         let copy = self.copies.first_entry()?;
-        if record.is_some_and(|record| record < copy.key()) { None } else { Some(copy.remove_entry()) }
+        if record.is_some_and(|record| record < *copy.key()) { None } else { Some(copy.remove_entry()) }
+    }
+}
+
+impl Locks {
+    fn pass(&mut self, name: &str) {
+        name.clone_into(&mut self.last);
+        self.left -= 1;
+    }
+
+    /// The first copy and passes on to it, unless this record comes before it; see [`Sessions::take_copy_through`].
+    fn take_copy_through(&mut self, record: Option<&str>) -> Option<Copied> {
+        let (name, _) = self.copies.first()?;
+        if record.is_some_and(|record| record < name) {
+            return None;
+        }
+        name.clone_into(&mut self.last);
+        self.left -= 1;
+        self.copies.remove_first()
     }
 }
 
