@@ -10,6 +10,7 @@ mod cell;
 mod chain;
 mod departure;
 mod digest;
+mod freeing;
 mod limits;
 mod mutants;
 mod names;

@@ -13,6 +13,7 @@ mod last_state;
 mod lease;
 mod members;
 mod question;
+mod remains;
 mod request;
 mod snapshot;
 mod tenure;
@@ -41,6 +42,7 @@ use digest::DigestBook;
 use handover::Handover;
 use lease::Leases;
 use question::Questions;
+use remains::Remains;
 use snapshot::{Snapshots, finish_loading};
 use tenure::Tenure;
 use waits::WaitTimers;
@@ -117,6 +119,7 @@ pub struct Cell {
     ending: VecDeque<(SessionId, SessionSlot)>,
     snapshots: Snapshots,
     saves: Saves,
+    remains: Remains,
     /// Room for the rows of one acknowledgement.
     kept_alive: Vec<KeptAlive>,
     drains: u64,
@@ -164,7 +167,7 @@ impl Restore {
                 // What is wrong is said at the end once more.
                 let _ = loader.push(bytes);
             });
-            match outcome.and_then(|()| finish_loading(loader, snapshot)) {
+            match outcome.and_then(|()| finish_loading(&mut loader, snapshot)) {
                 Ok(table) => {
                     self.restored.on_loaded(snapshot, table.epoch(), table.members().cloned());
                     self.table = Some(table);
@@ -222,6 +225,7 @@ impl Cell {
             ending: VecDeque::new(),
             snapshots: Snapshots::default(),
             saves: Saves::default(),
+            remains: Remains::default(),
             kept_alive: Vec::new(),
             drains: 0,
             arrivals: 0,
@@ -277,7 +281,8 @@ impl Cell {
         if self.is_halted {
             return Time::NEVER;
         }
-        self.raft.deadline().min(self.office_deadline()).min(self.handover_deadline())
+        let core = self.raft.deadline().min(self.office_deadline()).min(self.handover_deadline());
+        core.min(self.remains_deadline())
     }
 
     /// The leader that this replica knows, 0 for none, and where it serves clients.
@@ -304,6 +309,7 @@ impl Cell {
     fn on_tick(&mut self, now: Time, fx: &mut Effects) {
         self.raft.on_tick(now, fx);
         self.keep_office(now, fx);
+        self.free_remains(now);
     }
 
     fn on_peer(&mut self, from: NodeId, message: &PeerMessage<'_>, now: Time, fx: &mut Effects) {

@@ -64,6 +64,7 @@ impl Cell {
             || snapshots.receiving.is_some()
             || snapshots.is_staging
             || now < snapshots.retry_at
+            || self.table.has_remains()
         {
             return;
         }
@@ -128,11 +129,12 @@ impl Cell {
         {
             if snapshot.index <= self.table.applied() {
                 // Another leader had the entries.
+                self.remains.add(table);
                 return fx.push(Effect::DropSnapshot);
             }
             let members = table.members().cloned();
             if !mutant::is(Mutant::InstallKeepsTable) {
-                self.table = table;
+                self.remains.add(std::mem::replace(&mut self.table, table));
             }
             self.raft.install(snapshot, members, now, fx);
         }
@@ -146,7 +148,7 @@ impl Cell {
             self.snapshots.retry_at = now + RETRY;
             self.refuse_saves_for_space(fx);
         }
-        if self.snapshots.receiving.take().is_some() {
+        if self.stop_receiving() {
             self.raft.reply_about(snapshot, SnapshotAnswer::Refused, fx);
         }
     }
@@ -157,10 +159,21 @@ impl Cell {
         if was_taking {
             self.table.abandon_snapshot();
         }
-        if self.snapshots.receiving.take().is_some() || was_taking {
+        if self.stop_receiving() || was_taking {
             self.snapshots.is_staging = false;
             fx.push(Effect::DropSnapshot);
         }
+    }
+
+    /// Tells whether a snapshot was being received.
+    fn stop_receiving(&mut self) -> bool {
+        let Some(Receiving { loader, table, .. }) = self.snapshots.receiving.take() else { return false };
+        loader
+            .map(TableLoader::into_table)
+            .into_iter()
+            .chain(table)
+            .for_each(|table| self.remains.add(table));
+        true
     }
 
     /// A piece of a snapshot came from a member.
@@ -216,7 +229,7 @@ impl Cell {
 ///
 /// # Errors
 /// Why it is none, or not the one that it is said to be.
-pub(super) fn finish_loading(loader: TableLoader, snapshot: SnapshotId) -> Result<Table, String> {
+pub(super) fn finish_loading(loader: &mut TableLoader, snapshot: SnapshotId) -> Result<Table, String> {
     let table = loader.finish().map_err(|error| error.to_string())?;
     if table.applied() != snapshot.index {
         return Err(format!("it holds the state after entry {}", table.applied()));
@@ -236,12 +249,11 @@ impl Receiving {
     }
 
     fn take_in(&mut self, piece: &SnapshotPiece<'_>) -> Result<(), String> {
-        let mut loader = self.loader.take().expect("pieces are taken in while some are missing");
+        let loader = self.loader.as_mut().expect("pieces are taken in while some are missing");
         loader.push(piece.bytes).map_err(|error| error.to_string())?;
         if piece.is_last {
             self.table = Some(finish_loading(loader, self.snapshot)?);
-        } else {
-            self.loader = Some(loader);
+            self.loader = None;
         }
         self.next += 1;
         self.waiting.push_back(piece.bytes.to_vec());

@@ -49,7 +49,7 @@ pub struct Table {
     pub(super) snapshot: Option<Box<SnapshotWriter>>,
     pub(super) snapshots_begun: u64,
     /// What is left of those that are over, to be freed bit by bit.
-    pub(super) given_up: Vec<Box<SnapshotWriter>>,
+    pub(super) given_up: Vec<SnapshotWriter>,
 }
 
 /// What a cell is besides its records, its limits and its digest.

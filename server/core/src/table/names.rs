@@ -97,10 +97,6 @@ impl<V> Names<V> {
         }
     }
 
-    pub(crate) fn iter(&self) -> Iter<'_, V> {
-        self.from("")
-    }
-
     /// The names at or above this one, in order.
     pub(crate) fn from(&self, name: &str) -> Iter<'_, V> {
         let mut above = Vec::new();

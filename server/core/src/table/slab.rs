@@ -81,6 +81,11 @@ impl<K: Slot, T> Slab<K, T> {
         record
     }
 
+    /// Frees the last page with the records in it; tells whether there was one. What is left can be freed, and nothing else.
+    pub(crate) fn free_page(&mut self) -> bool {
+        self.pages.pop().is_some()
+    }
+
     /// The record in a slot, if it is taken.
     pub(crate) fn get(&self, slot: K) -> Option<&T> {
         let number = slot.number() as usize;

@@ -8,7 +8,7 @@ use lockstep_wire::{
 
 use super::asking::{acquire, release, token};
 use super::rig::Rig;
-use crate::{ConnectionId, Input};
+use crate::{ConnectionId, Input, Time};
 
 const NAME: &[&str] = &["/ls/a/b"];
 /// Locks of each session that `grow` opens.
@@ -123,6 +123,21 @@ fn a_member_whose_entries_are_gone_gets_a_snapshot_and_what_follows_it() {
     rig.start(follower);
     rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
     assert_eq!(rig.complaints(follower), [""; 0]);
+}
+
+#[test]
+fn the_table_that_an_install_replaces_is_freed_bit_by_bit_beside_other_work() {
+    let mut scene = scene();
+    grow(&mut scene.rig, scene.client, 100..110);
+    leave_behind(&mut scene, 20);
+    let Scene { mut rig, leader, follower, client, session, .. } = scene;
+    rig.start(follower);
+    rig.advance_until(5_000, |rig| rig.cell(follower).remains.tables_len() > 0);
+    assert!(rig.cell(follower).deadline() < Time::NEVER);
+    rig.ask(client, acquire(session, 2, &["/ls/a/meanwhile"], 0));
+    rig.advance_until(5_000, |rig| rig.cell(follower).remains.tables_len() == 0);
+    assert_eq!(rig.told(client).len(), 1, "commits go on");
+    rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
 }
 
 #[test]

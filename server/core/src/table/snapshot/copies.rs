@@ -35,6 +35,12 @@ pub(super) struct Copied {
     end: usize,
 }
 
+impl Block {
+    fn memory(self) -> Option<Vec<u8>> {
+        (self.bytes.capacity() > 0).then_some(self.bytes)
+    }
+}
+
 impl Copies {
     /// Keeps what `put` puts.
     pub(super) fn add(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> Copied {
@@ -74,7 +80,9 @@ impl Copies {
 
     /// Frees a block, wanted or not; tells whether there was one.
     pub(super) fn free_any(&mut self) -> bool {
-        self.free_spent() || self.blocks.pop().is_some()
+        // Those whose memory was spent have none left.
+        let mut blocks = std::iter::from_fn(|| self.blocks.pop());
+        self.spent.pop().or_else(|| blocks.find_map(Block::memory)).is_some()
     }
 }
 

@@ -92,20 +92,35 @@ impl TableLoader {
         self.take(bytes).inspect_err(|error| self.error = Some(*error))
     }
 
-    /// The table, when all bytes have come.
-    pub fn finish(mut self) -> Result<Table, SnapshotError> {
+    /// The table, when all bytes have come. Once it has been given, nothing is left here.
+    pub fn finish(&mut self) -> Result<Table, SnapshotError> {
         if let Some(error) = self.error {
             return Err(error);
         }
         if !self.is_complete() || !self.partial.is_empty() {
             return Err(SnapshotError::Incomplete);
         }
-        self.table.reap_queue = self.ended.into_values().collect();
+        self.line_up(usize::MAX);
         let (recorded, loaded) = (self.digest, self.table.digest());
         if mutant::is(Mutant::WindowLostInSnapshot) {
             self.table.forget_windows();
         }
-        if recorded == loaded { Ok(self.table) } else { Err(SnapshotError::OtherDigest { recorded, loaded }) }
+        if recorded != loaded {
+            return Err(SnapshotError::OtherDigest { recorded, loaded });
+        }
+        let nothing = Table::new(Epoch(0), self.table.limits);
+        Ok(std::mem::replace(&mut self.table, nothing))
+    }
+
+    /// What has been loaded so far, to be freed.
+    pub fn into_table(self) -> Table {
+        self.table
+    }
+
+    /// Lets so many of the ended sessions, all of which have come, join the reap queue.
+    fn line_up(&mut self, sessions: usize) {
+        let ended = std::iter::from_fn(|| self.ended.pop_first()).take(sessions);
+        self.table.reap_queue.extend(ended.map(|(_, session)| session));
     }
 
     fn is_complete(&self) -> bool {
@@ -148,6 +163,8 @@ impl TableLoader {
             Next::Record if self.sessions_left > 0 => self.take_session(read_session(item)?)?,
             Next::Record => self.take_lock(&LockHead::read(item)?)?,
             Next::OfLock(mut open) => {
+                // Not all at once in the end; what has ended and is not reaped has something, mostly.
+                self.line_up(1);
                 if open.holds_left > 0 {
                     self.take_hold(&mut open, item)?;
                 } else {

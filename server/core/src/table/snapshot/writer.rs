@@ -78,7 +78,7 @@ impl Table {
 
     /// Gives up the snapshot that is under way, if there is one. [`Table::free_some`] frees what was copied for it.
     pub fn abandon_snapshot(&mut self) {
-        self.given_up.extend(self.snapshot.take());
+        self.given_up.extend(self.snapshot.take().map(|writer| *writer));
     }
 
     /// Frees a small part of what snapshots that are over have left behind; tells whether something is left.
@@ -113,10 +113,10 @@ impl Table {
         writer.write(self, out, end);
         writer.copies.free_spent();
         let is_over = writer.is_over();
-        if is_over {
-            self.given_up.push(writer);
-        } else {
+        if !is_over {
             self.snapshot = Some(writer);
+        } else if writer.free_some() {
+            self.given_up.push(*writer);
         }
         is_over
     }

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 use lockstep_wire::entry::Command;
 use lockstep_wire::peer::MemberIncarnation;
-use lockstep_wire::{DecodeError, Epoch, Incarnation, NodeId};
+use lockstep_wire::request::{Acquire, Mode, Mutation};
+use lockstep_wire::{
+    DecodeError, Epoch, FencingToken, Incarnation, LogIndex, NodeId, Nonce, Owner, RequestId, Rows, SessionId,
+};
 use proptest::prelude::*;
 
 use super::invariants::assert_coherent;
@@ -28,6 +31,92 @@ fn load(limits: Limits, bytes: &[u8]) -> Result<Table, SnapshotError> {
     let mut loader = TableLoader::new(limits);
     loader.push(bytes)?;
     loader.finish()
+}
+
+/// A table with so many sessions, each of which holds one lock.
+fn holding(sessions: u64) -> Table {
+    let mut table = Table::new(Epoch(0), Limits::default());
+    for number in 1..=sessions {
+        let nonce = Nonce(u128::from(number).to_le_bytes());
+        let open = Command::OpenSession { client_id: "c", ttl_ms: 9_000, nonce };
+        table.apply(LogIndex(2 * number - 1), &open, &mut Vec::new());
+        let acquire = Command::Acquire(Acquire {
+            mutation: Mutation {
+                session: SessionId(2 * number - 1),
+                request_id: RequestId(1),
+                seen: Rows::Slice(&[]),
+            },
+            owner: Owner(1),
+            mode: Mode::Exclusive,
+            is_reentrant: false,
+            permits: 0,
+            wait_ms: 0,
+            lock_delay_ms: 0,
+            max_hold_ms: 0,
+            names: Rows::Slice(&[&format!("/ls/a/{number}")]),
+            data: b"",
+        });
+        table.apply(LogIndex(2 * number), &acquire, &mut Vec::new());
+    }
+    assert_eq!(table.locks_len() as u64, sessions);
+    table
+}
+
+/// All of them release their locks.
+fn release_all(table: &mut Table, sessions: u64) {
+    for number in 1..=sessions {
+        let release = Command::Release {
+            mutation: Mutation {
+                session: SessionId(2 * number - 1),
+                request_id: RequestId(2),
+                seen: Rows::Slice(&[]),
+            },
+            acquire_id: RequestId(1),
+            name: &format!("/ls/a/{number}"),
+            token: FencingToken(2 * number),
+        };
+        table.apply(LogIndex(2 * sessions + number), &release, &mut Vec::new());
+    }
+    assert_eq!(table.locks_len(), 0);
+}
+
+/// How many parts it takes until nothing is left.
+fn parts(mut free: impl FnMut() -> bool) -> usize {
+    1 + std::iter::from_fn(|| free().then_some(())).count()
+}
+
+#[test]
+fn a_table_that_was_replaced_is_freed_in_small_parts() {
+    let mut table = holding(5_000);
+    let parts = parts(|| table.free_part());
+    assert!(parts > 5_000 / 1_024, "{parts} parts");
+    assert_eq!(table.locks_from("").count(), 0);
+}
+
+#[test]
+fn what_was_copied_for_a_snapshot_that_is_given_up_is_freed_in_small_parts() {
+    let mut table = holding(20_000);
+    table.begin_snapshot();
+    release_all(&mut table, 20_000);
+    assert!(!table.has_remains());
+    table.abandon_snapshot();
+    assert!(table.has_remains());
+    let parts = parts(|| table.free_some());
+    assert!(parts > 20_000 / 1_024, "{parts} parts");
+    assert!(!table.has_remains());
+}
+
+#[test]
+fn a_snapshot_into_which_all_copies_went_leaves_nothing_behind_for_long() {
+    let mut table = holding(20_000);
+    table.begin_snapshot();
+    release_all(&mut table, 20_000);
+    let mut bytes = Vec::new();
+    while !write_slice(&mut table, &mut bytes, 128 * 1024) {}
+    let parts = parts(|| table.free_some());
+    assert!(parts <= 2, "{parts} parts are left");
+    let loaded = load(Limits::default(), &bytes).expect("a snapshot loads");
+    assert_eq!((loaded.applied(), loaded.locks_len()), (LogIndex(40_000), 20_000));
 }
 
 /// The next slice, which has just this length unless it is the last. Tells whether it is.
