@@ -26,6 +26,7 @@ use lockstep_wal::disk::{FileName, StorageRead};
 use lockstep_wal::{SnapshotId, load_snapshot};
 use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 use lockstep_wire::{CellId, NodeId};
+use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
 
 const NODE: NodeId = NodeId(1);
@@ -95,14 +96,15 @@ fn main() -> anyhow::Result<()> {
     println!();
     println!("start of a node                        p50       worst");
     for (what, data) in [("right after a snapshot", &fresh), ("right before the next one", &late)] {
-        let (mut serving, mut granting) = (Vec::new(), Vec::new());
+        let mut starts = Vec::new();
         for _ in 0..arguments.runs {
-            let start = Started::new(data)?;
-            serving.push(start.serving);
-            granting.push(start.granting);
+            starts.push(Started::new(data)?);
         }
-        print_times(&format!("{what}: it serves"), &mut serving);
-        print_times(&format!("{what}: it grants"), &mut granting);
+        let times = |time: fn(&Started) -> Duration| starts.iter().map(time).collect::<Vec<_>>();
+        print_times(&format!("{what}: it serves"), &mut times(|start| start.serving));
+        print_times("  of work", &mut times(|start| start.serving_work));
+        print_times(&format!("{what}: it grants"), &mut times(|start| start.granting));
+        print_times("  of work", &mut times(|start| start.granting_work));
     }
     Ok(())
 }
@@ -172,6 +174,16 @@ fn slices(bench: &mut Bench, clients: &mut Clients) {
             times[times.len() - 1]
         );
     }
+}
+
+/// How long a process has had a processor.
+fn work_of(pid: u32) -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let behind_name = stat.rsplit_once(')').context("a process has a name")?.1;
+    // In user mode and in the kernel, fields 14 and 15.
+    let ticks =
+        behind_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+    Ok(Duration::from_secs(ticks) / u32::try_from(clock_ticks_per_second())?)
 }
 
 /// How long this thread has had a processor.
@@ -261,8 +273,12 @@ fn load(storage: &mut dyn StorageRead, snapshot: SnapshotId) -> anyhow::Result<(
 struct Started {
     /// From its spawn to its word that it serves.
     serving: Duration,
-    /// And to the first session that it opened.
+    /// How long it had a processor until then.
+    serving_work: Duration,
+    /// From its spawn to the first session that it opened.
     granting: Duration,
+    /// How long it had a processor until then.
+    granting_work: Duration,
 }
 
 impl Started {
@@ -276,8 +292,9 @@ impl Started {
         BufReader::new(process.take_output().context("its output is piped")?).read_line(&mut line)?;
         let serving = begun.elapsed();
         let address: SocketAddr = line.trim().parse().with_context(|| format!("it said {line:?}"))?;
+        let serving_work = work_of(process.id())?;
         find_leader(&[address], START_MAX)?;
-        Ok(Started { serving, granting: begun.elapsed() })
+        Ok(Started { serving, serving_work, granting: begun.elapsed(), granting_work: work_of(process.id())? })
     }
 }
 

@@ -12,6 +12,7 @@ mod departure;
 mod digest;
 mod freeing;
 mod limits;
+mod lookahead;
 mod mutants;
 mod names;
 mod outcome;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use cell::Table;
 pub use limits::{LimitKind, Limits};
+pub use lookahead::ENTRIES_AHEAD;
 pub use outcome::{Answer, Outcome, Outcomes};
 pub use record::SessionSlot;
 pub use restoration::RestoreError;

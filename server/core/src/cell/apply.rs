@@ -18,7 +18,7 @@ use super::lease::{Leases, Renewal};
 use super::question::Question;
 use super::view;
 use crate::effect::{ConnectionId, Effects};
-use crate::table::{Answer, Outcome, Outcomes, SessionSlot, Table};
+use crate::table::{Answer, ENTRIES_AHEAD, Outcome, Outcomes, SessionSlot, Table};
 use crate::time::{Span, Time};
 
 /// A session that an entry has opened or found.
@@ -45,7 +45,18 @@ impl Cell {
         }
     }
 
+    /// Lets the table look ahead, once for each batch of entries.
+    fn look_ahead(&mut self) {
+        let (applied, committed) = (self.table.applied(), self.raft.committed());
+        // One alone is looked at soon enough.
+        if applied >= self.looked_ahead_through && committed.0 > applied.0 + 1 {
+            self.table.look_ahead(self.raft.upcoming());
+            self.looked_ahead_through = committed.min(LogIndex(applied.0 + ENTRIES_AHEAD as u64));
+        }
+    }
+
     fn apply_next(&mut self, now: Time, fx: &mut Effects) -> bool {
+        self.look_ahead();
         let Some(committed) = self.raft.poll_committed() else { return false };
         let index = committed.index;
         match Command::decode(committed.payload) {

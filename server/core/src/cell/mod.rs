@@ -115,6 +115,8 @@ pub struct Cell {
     digests: DigestBook,
     handover: Option<Handover>,
     outcomes: Outcomes,
+    /// What the entries through this one need has been asked for.
+    looked_ahead_through: LogIndex,
     /// The sessions that the entry that is being applied ends, in its order.
     ending: VecDeque<(SessionId, SessionSlot)>,
     snapshots: Snapshots,
@@ -222,6 +224,7 @@ impl Cell {
             digests: DigestBook::default(),
             handover: None,
             outcomes: Outcomes::new(),
+            looked_ahead_through: LogIndex(0),
             ending: VecDeque::new(),
             snapshots: Snapshots::default(),
             saves: Saves::default(),

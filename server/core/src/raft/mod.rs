@@ -456,6 +456,12 @@ impl Raft {
         Some(Committed { index, term, payload })
     }
 
+    /// The payloads of the committed entries that are to be applied next.
+    pub fn upcoming(&self) -> impl Iterator<Item = &[u8]> {
+        let indexes = (self.handed_out.0 + 1..=self.committed.0).map(LogIndex);
+        indexes.map_while(|index| self.log.payload(index))
+    }
+
     /// The id of the next round that begins after this call; none when this node does not lead.
     pub fn ask_round(&mut self, urgency: Urgency) -> Option<RoundId> {
         (self.role == Role::Leader).then(|| self.leading.rounds.ask(urgency))

@@ -9,12 +9,17 @@
 
 mod rows;
 
+use std::hint::black_box;
+
 use rows::Rows;
 
 /// Rows of a node that is split before it takes another.
 const ROWS_MAX: usize = 64;
 /// A node with fewer joins a neighbour that has room for it, and for as many again.
 const ROWS_MIN: usize = ROWS_MAX / 4;
+
+/// How many names are looked up side by side.
+pub(crate) const LOOKED_UP_AT_ONCE: usize = 16;
 
 /// Values by name.
 #[derive(Clone, Debug)]
@@ -47,6 +52,31 @@ impl<V> Names<V> {
                 Node::Inner(rows) => node = rows.value(child_of(rows, name)),
             }
         }
+    }
+
+    /// Looks names up for no other purpose than to have what lies on the way near at hand. All go down side by side, so
+    /// that their waits for memory overlap. At most [`LOOKED_UP_AT_ONCE`].
+    pub(crate) fn look_up(&self, names: &[&str]) {
+        let mut nodes = [&self.root; LOOKED_UP_AT_ONCE];
+        let nodes = &mut nodes[..names.len()];
+        let mut is_at_leaves = false;
+        while !is_at_leaves {
+            is_at_leaves = true;
+            for (node, name) in nodes.iter_mut().zip(names) {
+                if let Node::Inner(rows) = *node {
+                    *node = rows.value(child_of(rows, name));
+                    is_at_leaves = false;
+                }
+            }
+        }
+        let leaves = nodes.iter().filter_map(|node| match node {
+            Node::Leaf(rows) => Some(rows),
+            Node::Inner(_) => None,
+        });
+        black_box(leaves.clone().fold(0, |seen, rows| seen ^ rows.touch()));
+        black_box(
+            leaves.zip(names).fold(0, |seen, (rows, name)| seen ^ rows.find(name).unwrap_or_else(|at| at)),
+        );
     }
 
     /// Adds a name.

@@ -7,6 +7,7 @@
 //! each other. Deliberately absent: where the bytes come from.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 
 use lockstep_wire::cursor::Reader;
 use lockstep_wire::limit::REQUEST_ID_LIMIT;
@@ -18,6 +19,7 @@ use super::item::{Acquired, Header, HoldHead, LENGTH_BYTES, LockHead, WaitItem, 
 use crate::table::cell::{Candidate, Table};
 use crate::table::digest;
 use crate::table::limits::Limits;
+use crate::table::lookahead::touch_session;
 use crate::table::record::{LockSlot, Session, SessionSlot};
 
 /// Makes a table of a snapshot that comes in pieces.
@@ -29,14 +31,20 @@ pub struct TableLoader {
     next: Next,
     sessions_left: u32,
     locks_left: u32,
-    last_session: Option<SessionId>,
+    /// The sessions in their order: quicker to look through than their index.
+    sessions: Vec<(SessionId, SessionSlot)>,
     last_lock: Option<LockSlot>,
     /// The ended sessions by their places in the reap queue.
     ended: BTreeMap<u64, SessionSlot>,
     /// The beginning of an item whose end has not come.
     partial: Vec<u8>,
     error: Option<SnapshotError>,
+    /// How many of the next items have been looked at.
+    looked_ahead: usize,
 }
+
+/// Sessions that are asked for together.
+const SESSIONS_AHEAD: usize = 32;
 
 /// What the next item is.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +84,12 @@ impl TableLoader {
             next: Next::Header,
             sessions_left: 0,
             locks_left: 0,
-            last_session: None,
+            sessions: Vec::new(),
             last_lock: None,
             ended: BTreeMap::new(),
             partial: Vec::new(),
             error: None,
+            looked_ahead: 0,
         }
     }
 
@@ -135,6 +144,10 @@ impl TableLoader {
             if self.partial.is_empty()
                 && let Some((item, rest)) = split_item(bytes)
             {
+                if self.looked_ahead == 0 {
+                    self.look_ahead(bytes);
+                }
+                self.looked_ahead = self.looked_ahead.saturating_sub(1);
                 bytes = rest;
                 self.take_item(item)?;
                 continue;
@@ -191,7 +204,7 @@ impl TableLoader {
 
     fn take_session(&mut self, session: Session) -> Loaded<Next> {
         let numbers = self.table.numbers();
-        check(self.last_session.is_none_or(|last| last < session.id), "session")?;
+        check(self.sessions.last().is_none_or(|(last, _)| *last < session.id), "session")?;
         check(session.id.0 <= self.table.token().0, "session")?;
         check(session.silence_ms <= session.ttl_ms, "silence_ms")?;
         check(session.highest.0 < REQUEST_ID_LIMIT, "highest")?;
@@ -210,7 +223,7 @@ impl TableLoader {
         if !is_live {
             self.ended.insert(place, slot);
         }
-        self.last_session = Some(id);
+        self.sessions.push((id, slot));
         self.sessions_left -= 1;
         Ok(Next::Record)
     }
@@ -290,7 +303,46 @@ impl TableLoader {
     }
 
     fn session(&self, id: SessionId) -> Loaded<SessionSlot> {
-        self.table.slot_of(id).ok_or(SnapshotError::Contradiction("session"))
+        self.find_session(id).ok_or(SnapshotError::Contradiction("session"))
+    }
+
+    fn find_session(&self, id: SessionId) -> Option<SessionSlot> {
+        let at = self.sessions.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(self.sessions[at].1)
+    }
+
+    /// Asks for the sessions of the next holds and waits, which are anywhere in memory, before they are needed one by one.
+    fn look_ahead(&mut self, mut bytes: &[u8]) {
+        let mut of_lock = match self.next {
+            Next::Header | Next::Members => return,
+            Next::Record if self.sessions_left > 0 => return,
+            Next::Record => 0,
+            Next::OfLock(open) => open.holds_left + open.waits_left,
+        };
+        let mut sessions = [None; SESSIONS_AHEAD];
+        let mut room = sessions.iter_mut();
+        self.looked_ahead = 0;
+        while room.len() > 0
+            && let Some((item, rest)) = split_item(bytes)
+        {
+            if of_lock == 0 {
+                let Ok(head) = LockHead::read(item) else { break };
+                of_lock = head.holds.saturating_add(head.waits);
+            } else if let Some(session) = room.next() {
+                // What both of them begin with.
+                *session = Reader::new(item).u64("session").ok().map(SessionId);
+                of_lock -= 1;
+            }
+            self.looked_ahead += 1;
+            bytes = rest;
+        }
+        let mut slots = [None; SESSIONS_AHEAD];
+        for (slot, session) in slots.iter_mut().zip(sessions.iter().flatten()) {
+            *slot = self.find_session(*session);
+        }
+        let slots = slots.iter().flatten().copied();
+        black_box(slots.clone().fold(0, |seen, slot| seen ^ touch_session(&self.table.sessions[slot])));
+        self.table.touch_claims(slots);
     }
 
     /// Whether a session can have another claim, and with this id. (Nothing has lowered the limit since it took them.)
