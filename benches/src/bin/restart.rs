@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Parser;
 use hdrhistogram::Histogram;
+use lockstep_benches::client::{Figures, Load, drive};
 use lockstep_benches::large::{CELL, Clients, Large};
 use lockstep_benches::machine;
 use lockstep_benches::process::Process;
@@ -38,6 +39,11 @@ const SNAPSHOTS: usize = 3;
 const WINDOW: usize = 20_000;
 /// Windows without a snapshot under way, and as many with one.
 const WINDOWS: usize = 10;
+/// Connections that drive a node, each with one pair under way.
+const CONNECTIONS: usize = 64;
+/// How long each window of a node under load is, and how much before it does not count.
+const LOAD_WINDOW: Duration = Duration::from_millis(250);
+const LOAD_WARM_UP: Duration = Duration::from_millis(50);
 /// The longest time of an entry that is told apart, in ns.
 const ENTRY_NS_MAX: u64 = 1_000_000_000;
 /// Pairs of entries between two slices: what a busy cell applies while the disk takes one.
@@ -58,6 +64,9 @@ struct Arguments {
     /// The size of a segment, in MiB.
     #[arg(long, default_value_t = 64)]
     segment_mib: u64,
+    /// Windows of a node under load with a snapshot under way, and as many without one.
+    #[arg(long, default_value_t = 10)]
+    windows: usize,
     /// Where the files go: a directory on a real disk. A new one beside this program by default.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -106,7 +115,8 @@ fn main() -> anyhow::Result<()> {
         print_times(&format!("{what}: it grants"), &mut times(|start| start.granting));
         print_times("  of work", &mut times(|start| start.granting_work));
     }
-    Ok(())
+    println!();
+    under_load(&late, arguments.windows)
 }
 
 /// What is measured.
@@ -224,6 +234,41 @@ fn window(bench: &mut Bench, clients: &mut Clients, times: &mut Histogram<u64>) 
     }
 }
 
+/// Drives a node with all its locks in short windows, and compares those in which it wrote a snapshot from beginning to end
+/// with those in which it wrote none. It takes one whenever its log asks for it.
+fn under_load(data: &Path, windows: usize) -> anyhow::Result<()> {
+    let staging = data.join(FileName::SnapshotStaging { cell: CELL }.to_string());
+    let load = Load { connections: CONNECTIONS, depth: 1, warm_up: LOAD_WARM_UP, measured: LOAD_WINDOW };
+    let (_process, address) = spawn(data)?;
+    let leader = find_leader(&[address], START_MAX)?;
+    let (mut without, mut meanwhile) = (Vec::new(), Vec::new());
+    while without.len().min(meanwhile.len()) < windows {
+        let was_writing = staging.exists();
+        let figures = drive(leader, &load)?;
+        match (was_writing, staging.exists()) {
+            (false, false) => without.push(figures),
+            (true, true) => meanwhile.push(figures),
+            // It began or ended.
+            (true, false) | (false, true) => {}
+        }
+    }
+    println!("a node under load                 windows     writes/s    acquire p50");
+    let (mut writes, mut waits) = (Vec::new(), Vec::new());
+    for (what, figures) in [("without a snapshot", &without), ("while it writes one", &meanwhile)] {
+        let median = |of: fn(&Figures) -> f64| {
+            let mut all: Vec<f64> = figures.iter().map(of).collect();
+            all.sort_unstable_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        let (rate, wait) = (median(Figures::writes_per_second), median(|figures| figures.acquire_us(0.5)));
+        println!("  {what:<30} {:>8} {rate:>12.0} {wait:>11.0} us", figures.len());
+        writes.push(rate);
+        waits.push(wait);
+    }
+    println!("  medians: {:.2} x the writes, {:.2} x the wait", writes[1] / writes[0], waits[1] / waits[0]);
+    Ok(())
+}
+
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of an entry are few")]
 fn ratio(one: u64, other: u64) -> f64 {
     one as f64 / other as f64
@@ -284,18 +329,29 @@ struct Started {
 impl Started {
     /// Starts a node as a process of its own, which is killed when both are known.
     fn new(data: &Path) -> anyhow::Result<Started> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--serve").arg(data).stdin(Stdio::piped()).stdout(Stdio::piped());
         let begun = Instant::now();
-        let mut process = Process::start(&mut command)?;
-        let mut line = String::new();
-        BufReader::new(process.take_output().context("its output is piped")?).read_line(&mut line)?;
+        let (process, address) = spawn(data)?;
         let serving = begun.elapsed();
-        let address: SocketAddr = line.trim().parse().with_context(|| format!("it said {line:?}"))?;
         let serving_work = work_of(process.id())?;
         find_leader(&[address], START_MAX)?;
-        Ok(Started { serving, serving_work, granting: begun.elapsed(), granting_work: work_of(process.id())? })
+        Ok(Started {
+            serving,
+            serving_work,
+            granting: begun.elapsed(),
+            granting_work: work_of(process.id())?,
+        })
     }
+}
+
+/// Starts a node as a process of its own; tells where it serves, once it does.
+fn spawn(data: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--serve").arg(data).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = Process::start(&mut command)?;
+    let mut line = String::new();
+    BufReader::new(process.take_output().context("its output is piped")?).read_line(&mut line)?;
+    let address = line.trim().parse().with_context(|| format!("it said {line:?}"))?;
+    Ok((process, address))
 }
 
 /// What the child does: a node like that of `lockstep serve`. It says where it serves as soon as it does.
