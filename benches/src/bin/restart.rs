@@ -44,6 +44,8 @@ const CONNECTIONS: usize = 64;
 /// How long each window of a node under load is, and how much before it does not count.
 const LOAD_WINDOW: Duration = Duration::from_millis(250);
 const LOAD_WARM_UP: Duration = Duration::from_millis(50);
+/// How long it may take until there are windows enough.
+const LOAD_MAX: Duration = Duration::from_secs(600);
 /// The longest time of an entry that is told apart, in ns.
 const ENTRY_NS_MAX: u64 = 1_000_000_000;
 /// Pairs of entries between two slices: what a busy cell applies while the disk takes one.
@@ -242,7 +244,12 @@ fn under_load(data: &Path, windows: usize) -> anyhow::Result<()> {
     let (_process, address) = spawn(data)?;
     let leader = find_leader(&[address], START_MAX)?;
     let (mut without, mut meanwhile) = (Vec::new(), Vec::new());
+    let begun = Instant::now();
     while without.len().min(meanwhile.len()) < windows {
+        ensure!(
+            begun.elapsed() < LOAD_MAX,
+            "a window has to fit into a snapshot: more locks, or fewer windows"
+        );
         let was_writing = staging.exists();
         let figures = drive(leader, &load)?;
         match (was_writing, staging.exists()) {

@@ -47,6 +47,7 @@ impl<'a> Subject<'a> {
             | Command::Reap
             | Command::SessionsSilent { .. }
             | Command::SessionsReturned { .. }
+            | Command::EndQuiet
             | Command::Members(_) => None,
         }
     }
