@@ -91,12 +91,14 @@ struct TimingTable {
     election_ms_min: u64,
     election_ms_max: u64,
     round_pace_ms: u64,
+    preference_ms: u64,
 }
 
 impl Default for TimingTable {
     fn default() -> TimingTable {
-        let Timing { heartbeat_ms, election_ms_min, election_ms_max, round_pace_ms } = Timing::default();
-        TimingTable { heartbeat_ms, election_ms_min, election_ms_max, round_pace_ms }
+        let Timing { heartbeat_ms, election_ms_min, election_ms_max, round_pace_ms, preference_ms } =
+            Timing::default();
+        TimingTable { heartbeat_ms, election_ms_min, election_ms_max, round_pace_ms, preference_ms }
     }
 }
 
@@ -172,7 +174,7 @@ fn check(file: File) -> Result<Served, Refusal> {
 }
 
 fn check_timing(table: &TimingTable) -> Result<Timing, Refusal> {
-    let TimingTable { heartbeat_ms, election_ms_min, election_ms_max, round_pace_ms } = *table;
+    let TimingTable { heartbeat_ms, election_ms_min, election_ms_max, round_pace_ms, preference_ms } = *table;
     if heartbeat_ms == 0 {
         return refuse("timing.heartbeat_ms", "must be at least 1");
     }
@@ -200,7 +202,16 @@ fn check_timing(table: &TimingTable) -> Result<Timing, Refusal> {
             format!("must lie between 1 and `timing.heartbeat_ms` ({heartbeat_ms})"),
         );
     }
-    Ok(Timing { heartbeat_ms, election_ms_min, election_ms_max, round_pace_ms })
+    if preference_ms != 0 && preference_ms < election_ms_max {
+        return refuse(
+            "timing.preference_ms",
+            format!("must be 0, for never, or at least `timing.election_ms_max` ({election_ms_max})"),
+        );
+    }
+    if preference_ms > 86_400_000 {
+        return refuse("timing.preference_ms", "must be at most 86400000, a day; 0 is never");
+    }
+    Ok(Timing { heartbeat_ms, election_ms_min, election_ms_max, round_pace_ms, preference_ms })
 }
 
 fn check_nodes(tables: &[NodeTable]) -> Result<Vec<NodeAddress>, Refusal> {
@@ -331,6 +342,7 @@ mod tests {
             ("cells = 2", "cells = 2\ntiming.heartbeat_ms = 600", "`timing.heartbeat_ms`"),
             ("cells = 2", "cells = 2\ntiming.election_ms_max = 100", "`timing.election_ms_max`"),
             ("cells = 2", "cells = 2\ntiming.round_pace_ms = 0", "`timing.round_pace_ms`"),
+            ("cells = 2", "cells = 2\ntiming.preference_ms = 500", "`timing.preference_ms`"),
             ("cells = 2", "cells = 2\nelection = 5", "election"),
             ("id = 1", "id = 1\nport = 5", "port"),
         ] {

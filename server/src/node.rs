@@ -47,11 +47,19 @@ pub struct Timing {
     pub election_ms_max: u64,
     /// Between two read rounds that carry keep-alives only, in ms.
     pub round_pace_ms: u64,
+    /// How long the node that should lead a cell must have been well before it is given the office, in ms; 0 for never.
+    pub preference_ms: u64,
 }
 
 impl Default for Timing {
     fn default() -> Timing {
-        Timing { heartbeat_ms: 50, election_ms_min: 500, election_ms_max: 1_000, round_pace_ms: 3 }
+        Timing {
+            heartbeat_ms: 50,
+            election_ms_min: 500,
+            election_ms_max: 1_000,
+            round_pace_ms: 3,
+            preference_ms: 30_000,
+        }
     }
 }
 
@@ -363,6 +371,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
                 election_min: Span::from_ms(config.timing.election_ms_min),
                 election_max: Span::from_ms(config.timing.election_ms_max),
                 round_pace: Span::from_ms(config.timing.round_pace_ms),
+                preference: Span::from_ms(config.timing.preference_ms),
                 cache_bytes_max: CACHE_BYTES_MAX,
                 seed: random()?,
                 routes: config.routes.clone(),

@@ -349,6 +349,8 @@ pub enum PeerMessage<'a> {
     TakeOver {
         /// The leader's term.
         term: Term,
+        /// An operator wished it: it is to stay there.
+        is_wished: bool,
     },
     /// Entries.
     Append(Append<'a>),
@@ -429,7 +431,10 @@ impl<'a> PeerMessage<'a> {
                 out.put_u64(term.0);
                 out.put_bool(*is_granted);
             }
-            PeerMessage::TakeOver { term } => out.put_u64(term.0),
+            PeerMessage::TakeOver { term, is_wished } => {
+                out.put_u64(term.0);
+                out.put_bool(*is_wished);
+            }
             PeerMessage::Append(append) => {
                 out.put_u64(append.term.0);
                 out.put_u64(append.prev_index.0);
@@ -481,7 +486,10 @@ impl<'a> PeerMessage<'a> {
                 term: Term(reader.u64("term")?),
                 is_granted: reader.bool("is_granted")?,
             },
-            kind::TAKE_OVER => PeerMessage::TakeOver { term: Term(reader.u64("term")?) },
+            kind::TAKE_OVER => PeerMessage::TakeOver {
+                term: Term(reader.u64("term")?),
+                is_wished: reader.bool("is_wished")?,
+            },
             kind::APPEND => PeerMessage::Append(Append {
                 term: Term(reader.u64("term")?),
                 prev_index: LogIndex(reader.u64("prev_index")?),

@@ -151,6 +151,11 @@ pub enum Report {
         /// It had told another member to take over, or stops.
         is_planned: bool,
     },
+    /// This leader hands over to the member that should lead the cell when all are well.
+    GivingWay {
+        /// That member.
+        to: NodeId,
+    },
     /// This node follows another leader than before.
     Following {
         /// In this term.

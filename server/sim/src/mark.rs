@@ -54,6 +54,8 @@ marks! {
     TransferSucceeded => "a leader that was asked to hand over did",
     /// Raft: a hand-over that an operator asked for did not come about, and was given up.
     TransferAborted => "a leader gave a hand-over up",
+    /// Raft: a leader has handed over because another member should lead.
+    GaveWay => "a leader gave way to the member that should lead",
     /// Raft: a follower needed entries that its leader had to read from disk.
     EntriesReadBack => "entries were read back from disk for a follower",
     /// Log: a start has cut a torn batch.

@@ -90,6 +90,9 @@ impl Shard {
             Report::Deposed { term, reason, is_planned: false } => {
                 tracing::warn!(%node, %cell, %term, reason, "not leading any more")
             }
+            Report::GivingWay { to } => {
+                tracing::info!(%node, %cell, %to, "handing over to the node that should lead this cell");
+            }
             Report::Following { term, leader } => tracing::info!(%node, %cell, %term, %leader, "following"),
             Report::SnapshotTaken { snapshot } => tracing::debug!(%node, %cell, %snapshot, "snapshot"),
             Report::SnapshotInstalled { snapshot } => {

@@ -434,7 +434,7 @@ fn bad_frames_between_members_close_the_connection_and_strangers_have_no_vote() 
         let (last_index, last_term) = (LogIndex(1 << 40), Term(1 << 40));
         for message in [
             PeerMessage::Vote { ballot: Ballot::Real, term: Term(1 << 40), last_index, last_term },
-            PeerMessage::TakeOver { term: Term(before.term) },
+            PeerMessage::TakeOver { term: Term(before.term), is_wished: true },
         ] {
             for cell in [CELL, CellId(63)] {
                 let mut bytes = Vec::new();

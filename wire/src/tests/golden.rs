@@ -385,7 +385,7 @@ fn peer_messages() -> Vec<(&'static str, Message<'static>)> {
         ("peer.born", PeerMessage::Born { birth: BIRTH }),
         ("peer.vote", PeerMessage::Vote { ballot: Ballot::Pre, term: Term(5), last_index, last_term }),
         ("peer.vote-reply", PeerMessage::VoteReply { ballot: Ballot::Real, term: Term(5), is_granted: true }),
-        ("peer.take-over", PeerMessage::TakeOver { term }),
+        ("peer.take-over", PeerMessage::TakeOver { term, is_wished: true }),
         ("peer.append", PeerMessage::Append(append)),
         (
             "peer.append-reply.durable",

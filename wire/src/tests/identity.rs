@@ -495,7 +495,7 @@ fn peer_message() -> impl Strategy<Value = PeerMessage<'static>> {
             term,
             is_granted
         }),
-        term().prop_map(|term| PeerMessage::TakeOver { term }),
+        (term(), any::<bool>()).prop_map(|(term, is_wished)| PeerMessage::TakeOver { term, is_wished }),
         append().prop_map(PeerMessage::Append),
         (term(), outcome).prop_map(|(term, outcome)| PeerMessage::AppendReply { term, outcome }),
         (term(), snapshot(), any::<u32>(), any::<bool>(), bytes(SNAPSHOT_PIECE_BYTES_MAX)).prop_map(

@@ -92,6 +92,8 @@ pub struct CellConfig {
     pub election_max: Span,
     /// Between two rounds that carry keep-alives only.
     pub round_pace: Span,
+    /// How long the member that should lead must have been well before it is given the office; 0 for never.
+    pub preference: Span,
     /// Bytes of entries kept in memory for followers, beyond those not applied yet; what is older is read from disk.
     pub cache_bytes_max: usize,
     /// What the jitter of elections is drawn from.
@@ -206,6 +208,7 @@ impl Cell {
                 cache_bytes_max: config.cache_bytes_max,
                 inflight_bytes_max: INFLIGHT_BYTES_MAX,
                 round_pace: config.round_pace,
+                preference: config.preference,
             },
             restore.restored,
             now,

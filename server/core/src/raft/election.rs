@@ -159,7 +159,7 @@ impl Raft {
         }
         match self.role {
             Role::PreCandidate => {
-                self.is_told_to_take_over = false;
+                (self.is_told_to_take_over, self.is_take_over_wished) = (false, false);
                 self.campaign(now, fx);
             }
             // Its own vote is durable: nobody was asked before.
@@ -316,11 +316,18 @@ impl Raft {
     }
 
     /// The leader wishes this node to lead.
-    pub(super) fn on_take_over(&mut self, from: NodeId, term: Term, now: Time, fx: &mut Effects) {
+    pub(super) fn on_take_over(
+        &mut self,
+        from: NodeId,
+        term: Term,
+        is_wished: bool,
+        now: Time,
+        fx: &mut Effects,
+    ) {
         let is_from_leader = term == self.term && self.leader == Some(from) && self.role == Role::Follower;
         let is_able = self.stop.is_none() && self.may_campaign() && !self.lacks_state();
         if is_from_leader && is_able && !self.is_disk_hung(now) {
-            self.is_told_to_take_over = true;
+            (self.is_told_to_take_over, self.is_take_over_wished) = (true, is_wished);
             self.campaign(now, fx);
         }
     }

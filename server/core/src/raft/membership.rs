@@ -15,8 +15,9 @@ use super::{Peer, Raft, RaftEvent, Role};
 use crate::members::{Listed, MemberObjection, Membership};
 use crate::{Effects, Time};
 
-/// Entries that a learner may lack and yet be promoted: what a leader makes in a moment.
-const LAG_MAX: u64 = 4_096;
+/// Entries that a learner may lack and yet be promoted, and a follower and yet be given the office: what a leader makes in a
+/// moment.
+pub(super) const LAG_MAX: u64 = 4_096;
 /// Nodes that are not members and may say who they are nevertheless.
 const GUESTS_MAX: usize = 16;
 

@@ -3,7 +3,7 @@
 //! Invariant: an effect that comes out is safe to carry out at once; what depends on the disk waits in
 //! `durability` until the disk has confirmed it, and nothing that proves leadership waits for a disk.
 //! This file holds the state and says who deals with what: `birth` and `membership` with who the members are,
-//! `election` with terms, votes and roles, `transfer` with leaving on purpose, `replication` with
+//! `election` with terms, votes and roles, `transfer` and `preference` with leaving on purpose, `replication` with
 //! entries and what is committed, `install` with snapshots, `round` with proofs of leadership, `space` with full
 //! disks. Deliberately absent: clocks, disks, sockets, randomness beyond the seed, and what an entry or a snapshot
 //! says, lists of members aside.
@@ -16,6 +16,7 @@ mod install;
 mod log;
 mod membership;
 mod origin;
+mod preference;
 mod progress;
 mod replication;
 mod restore;
@@ -75,6 +76,8 @@ pub struct RaftConfig {
     pub cache_bytes_max: usize,
     /// Payload bytes on their way to one follower.
     pub inflight_bytes_max: usize,
+    /// How long the member that should lead must have been well before it is given the office; 0 for never.
+    pub preference: Span,
     /// The least time between the beginnings of two rounds that only keep-alives wait for.
     pub round_pace: Span,
 }
@@ -157,6 +160,10 @@ struct Leading {
     commit_moved_at: Time,
     /// From when on it may leave its office for want of space.
     may_leave_at: Time,
+    /// An operator put the office here.
+    is_wished: bool,
+    /// Since when the member that should lead could.
+    preferred_well_since: Time,
 }
 
 /// The Raft node of one cell.
@@ -187,6 +194,8 @@ pub struct Raft {
     is_fresh: bool,
     /// The leader asked this candidate to campaign.
     is_told_to_take_over: bool,
+    /// It did because an operator wished it.
+    is_take_over_wished: bool,
 
     log: Log,
     durability: Durability,
@@ -252,6 +261,7 @@ impl Raft {
             hurry_until: Time(0),
             is_fresh: true,
             is_told_to_take_over: false,
+            is_take_over_wished: false,
             durability: Durability::new(restored.log.last_index(), Span(config.election_min.0 / 16)),
             log: restored.log,
             committed: through,
@@ -276,6 +286,8 @@ impl Raft {
                 install_turn: 0,
                 commit_moved_at: now,
                 may_leave_at: now,
+                is_wished: false,
+                preferred_well_since: now,
             },
             stop: None,
             events: VecDeque::new(),
@@ -392,7 +404,9 @@ impl Raft {
             PeerMessage::VoteReply { ballot, term, is_granted } if is_accepted => {
                 self.on_vote_reply(from, *ballot, *term, *is_granted, now, fx);
             }
-            PeerMessage::TakeOver { term } if is_accepted => self.on_take_over(from, *term, now, fx),
+            PeerMessage::TakeOver { term, is_wished } if is_accepted => {
+                self.on_take_over(from, *term, *is_wished, now, fx);
+            }
             PeerMessage::Append(append) if is_accepted => self.on_append(from, append, now, fx),
             PeerMessage::AppendReply { term, outcome } if is_accepted => {
                 self.on_append_reply(from, *term, *outcome, now, fx);

@@ -36,6 +36,8 @@ impl Raft {
         self.leading.transfer = None;
         self.leading.installing = None;
         self.leading.is_serving = false;
+        self.leading.is_wished = self.is_take_over_wished;
+        self.leading.preferred_well_since = now;
         self.leading.commit_moved_at = now;
         self.begin_to_watch_space(now);
         let blank = std::mem::take(&mut self.config.blank);
@@ -57,6 +59,7 @@ impl Raft {
         }
         self.tick_transfer(now);
         self.leave_if_short_of_space(now, fx);
+        self.give_way(now, fx);
         self.begin_round_if_due(now, fx);
         if now >= self.leading.heartbeat_at {
             self.send_beats(now, fx);

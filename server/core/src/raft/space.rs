@@ -52,7 +52,7 @@ impl Raft {
         if let Some(node) = successor.map(|peer| peer.node) {
             let patience = Span(self.config.election_max.0 * ATTEMPT_EVERY);
             self.leading.may_leave_at = now + patience;
-            self.transfer(node, now, fx);
+            self.hand_over(node, false, now, fx);
         }
     }
 }

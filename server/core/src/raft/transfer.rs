@@ -14,6 +14,7 @@ use crate::{Effect, Effects, Lane, Time};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     to: NodeId,
+    is_wished: bool,
     until: Time,
     is_told: bool,
 }
@@ -32,15 +33,19 @@ pub(super) struct Stop {
 }
 
 impl Raft {
-    /// Hands leadership to `to`. False, and nothing begun, when this node does not lead, is handing over
-    /// already, or does not reach that member.
+    /// Hands leadership to `to`, where an operator wishes it to stay. False, and nothing begun, when this node does not
+    /// lead, is handing over already, or does not reach that member.
     pub fn transfer(&mut self, to: NodeId, now: Time, fx: &mut Effects) -> bool {
+        self.hand_over(to, true, now, fx)
+    }
+
+    pub(super) fn hand_over(&mut self, to: NodeId, is_wished: bool, now: Time, fx: &mut Effects) -> bool {
         let is_possible = self.role == Role::Leader
             && self.leading.transfer.is_none()
             && self.peer_at(to).is_some_and(|at| self.peers[at].is_voter && self.is_reachable(at));
         if is_possible {
             let until = now + self.config.election_max;
-            self.leading.transfer = Some(Transfer { to, until, is_told: false });
+            self.leading.transfer = Some(Transfer { to, is_wished, until, is_told: false });
             self.hand_over_if_caught_up(fx);
         }
         is_possible
@@ -57,7 +62,7 @@ impl Raft {
             self.leading.transfer = None;
             match self.successor() {
                 Some(node) => {
-                    self.transfer(node, now, fx);
+                    self.hand_over(node, false, now, fx);
                 }
                 None => self.step_down("this node stops", now),
             }
@@ -78,7 +83,8 @@ impl Raft {
     /// A leader that cannot go on names a successor, which need not wait for the others' patience.
     pub(super) fn abdicate(&mut self, reason: &'static str, now: Time, fx: &mut Effects) {
         if let Some(node) = self.successor() {
-            fx.send(node, Lane::Control, self.config.cell, &PeerMessage::TakeOver { term: self.term });
+            let message = PeerMessage::TakeOver { term: self.term, is_wished: false };
+            fx.send(node, Lane::Control, self.config.cell, &message);
         }
         self.step_down(reason, now);
     }
@@ -88,7 +94,8 @@ impl Raft {
         let Some(transfer) = self.leading.transfer.filter(|transfer| !transfer.is_told) else { return };
         let Some(at) = self.peer_at(transfer.to) else { return };
         if self.peers[at].progress.matched == self.log.last_index() {
-            fx.send(transfer.to, Lane::Control, self.config.cell, &PeerMessage::TakeOver { term: self.term });
+            let message = PeerMessage::TakeOver { term: self.term, is_wished: transfer.is_wished };
+            fx.send(transfer.to, Lane::Control, self.config.cell, &message);
             self.leading.transfer = Some(Transfer { is_told: true, ..transfer });
         }
     }

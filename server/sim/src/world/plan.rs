@@ -284,6 +284,7 @@ impl Plan {
                     election_min: Span::from_ms(election_ms_min),
                     election_max: Span::from_ms(election_ms_max),
                     round_pace: Span::from_ms(3),
+                    preference: Span::from_ms(if self.faults.transfers { 4_000 } else { 0 }),
                     cache_bytes_max: self.cache_bytes_max,
                     seed: stream.next_u64(),
                     routes: Vec::new(),

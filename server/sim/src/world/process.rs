@@ -441,6 +441,7 @@ impl Process {
             }
             Report::SnapshotTaken { .. } => around.judges.set(Mark::SnapshotTaken),
             Report::SnapshotInstalled { .. } => around.judges.set(Mark::SnapshotInstalled),
+            Report::GivingWay { .. } => around.judges.set(Mark::GaveWay),
             Report::Leading { .. }
             | Report::Deposed { .. }
             | Report::Following { .. }

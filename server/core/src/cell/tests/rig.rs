@@ -214,6 +214,7 @@ impl Rig {
             election_min: Span::from_ms(500),
             election_max: Span::from_ms(1_000),
             round_pace: Span::from_ms(3),
+            preference: Span(0),
             cache_bytes_max,
             seed: u64::from(node) * 1_000 + this.lives,
             routes: vec![(String::new(), CELL)],

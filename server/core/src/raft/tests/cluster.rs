@@ -131,6 +131,7 @@ pub(super) struct Cluster {
     pub(super) faults: Faults,
     pub(super) random: Random,
     pub(super) cache_bytes_max: usize,
+    pub(super) preference: Span,
     /// Pairs between which packets vanish, in this direction.
     pub(super) cut: BTreeSet<(NodeId, NodeId)>,
     /// Kinds of frames that vanish from a node.
@@ -154,6 +155,7 @@ impl Cluster {
             faults: Faults::default(),
             random: Random::new(seed + 1),
             cache_bytes_max: 1 << 20,
+            preference: Span(0),
             cut: BTreeSet::new(),
             muted: BTreeSet::new(),
             trace: None,
@@ -211,7 +213,7 @@ impl Cluster {
         let members: Vec<NodeId> = (1..=self.born).map(NodeId).collect();
         let is_joining = node.0 > self.born;
         let seed = self.random.below(u64::MAX);
-        let (now, cache_bytes_max) = (self.now, self.cache_bytes_max);
+        let (now, cache_bytes_max, preference) = (self.now, self.cache_bytes_max, self.preference);
         let member = self.member(node.0);
         assert!(member.raft.is_none());
         let mut restored = Restored::new();
@@ -234,6 +236,7 @@ impl Cluster {
             cache_bytes_max,
             inflight_bytes_max: 64 * 1024,
             round_pace: Span::from_ms(3),
+            preference,
         };
         member.applied = 0;
         member.rounds.clear();
@@ -573,7 +576,11 @@ impl Cluster {
                 self.schedule(Span(300_000), Happening::LogRead { node, life, first, last, bytes_max });
             }
             Effect::Report(report) => {
-                let Report::Refused { peer: _, reason } = report else { panic!("the cell reports the rest") };
+                let reason = match report {
+                    Report::Refused { peer: _, reason } => reason.clone(),
+                    Report::GivingWay { to } => format!("giving way to {to}"),
+                    other => panic!("the cell reports {other:?}"),
+                };
                 self.say(format_args!("{node}    reports: {reason}"));
                 self.member(node.0).reports.insert(reason.clone());
             }

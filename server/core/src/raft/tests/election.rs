@@ -311,6 +311,59 @@ fn transfer_to_an_unreachable_member_ends_and_writes_resume() {
     assert_eq!(cluster.serving_leader(), Some(to));
 }
 
+/// The member that should lead is the second of three: the cell's number is 7.
+const PREFERRED: NodeId = NodeId(2);
+
+fn with_preference(seed: u64) -> Cluster {
+    let mut cluster = Cluster::new(3, seed);
+    cluster.preference = Span::from_ms(5_000);
+    cluster.start_all();
+    cluster.run_until_serving(SECOND);
+    cluster
+}
+
+#[test]
+fn leadership_goes_to_the_preferred_member_once_that_has_been_well_for_a_while() {
+    let mut cluster = with_preference(21);
+    assert_eq!(cluster.raft(1).preferred(), Some(PREFERRED));
+    assert_eq!(cluster.serving_leader(), Some(NodeId(1)), "the birth has begun with it");
+    cluster.run_for(Span::from_ms(4_000));
+    cluster.crash(PREFERRED);
+    cluster.run_for(Span::from_ms(2_000));
+    cluster.start(PREFERRED);
+    cluster.run_for(Span::from_ms(4_500));
+    assert_eq!(cluster.serving_leader(), Some(NodeId(1)), "the while begins anew when it comes back");
+    cluster.run_for(Span::from_ms(1_000));
+    assert_eq!(cluster.serving_leader(), Some(PREFERRED));
+    let term = cluster.raft(1).term();
+    cluster.run_for(Span::from_ms(30_000));
+    assert_eq!((cluster.serving_leader(), cluster.raft(1).term()), (Some(PREFERRED), term));
+}
+
+#[test]
+fn where_an_operator_puts_leadership_it_stays() {
+    let mut cluster = with_preference(22);
+    cluster.run_for(Span::from_ms(6_000));
+    assert_eq!(cluster.serving_leader(), Some(PREFERRED));
+    let to = NodeId(3);
+    cluster.step(PREFERRED, |raft, now, fx| assert!(raft.transfer(to, now, fx)));
+    cluster.run_for(Span::from_ms(60_000));
+    assert_eq!(cluster.serving_leader(), Some(to));
+    // Until that leader is gone.
+    cluster.crash(to);
+    cluster.run_for(Span::from_ms(8_000));
+    assert_eq!(cluster.serving_leader(), Some(PREFERRED));
+}
+
+#[test]
+fn a_preferred_member_that_lags_or_is_cut_off_is_not_given_the_office() {
+    let mut cluster = with_preference(23);
+    cluster.isolate(PREFERRED);
+    cluster.run_for(Span::from_ms(60_000));
+    assert_eq!(cluster.serving_leader(), Some(NodeId(1)));
+    assert!(!cluster.raft(1).is_transferring());
+}
+
 #[test]
 fn orderly_stop_hands_over_first() {
     let mut cluster = Cluster::serving(3, 9);

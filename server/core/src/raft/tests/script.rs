@@ -47,7 +47,7 @@ pub(super) fn describe(message: &PeerMessage<'_>) -> String {
         PeerMessage::VoteReply { ballot, term, is_granted } => {
             format!("vote {} {ballot:?} term {term}", if *is_granted { "yes" } else { "no" })
         }
-        PeerMessage::TakeOver { term } => format!("take over from term {term}"),
+        PeerMessage::TakeOver { term, .. } => format!("take over from term {term}"),
         PeerMessage::Append(append) => {
             let first = append.prev_index.next();
             let count = append.entries.len() as u64;
