@@ -67,6 +67,7 @@ knobs! {
         "sessions" from 1 to 4: workload.sessions as usize,
         "names" from 1 to 8: workload.names as usize,
         "nodes" from 1 to 7: nodes as usize,
+        "spares" from 0 to 4: spares as usize,
         "drift_ppm" from 0 to 500: drift_ppm_max as u64,
         "disk_errors_ppm" from 0 to 10000: disk_error_ppm as u32,
         "late_permille" from 0 to 1000: late_permille as u64,

@@ -94,6 +94,22 @@ marks! {
     MemberReplaced => "a member that was formatted again was refused",
     /// Birth: a member was formatted again before its cell was born.
     BirthBroken => "a cell could not be born any more",
+    /// Members: a node was added that gets the log and has no vote.
+    LearnerAdded => "a learner was added",
+    /// Members: a learner got its vote.
+    LearnerPromoted => "a learner was promoted",
+    /// Members: a voter was removed.
+    VoterRemoved => "a voter was removed",
+    /// Members: a node that was removed has heard of it.
+    RemovedNodeEnded => "a removed node was told and ended",
+    /// Members: a node that was down or harmed was removed when another one had its vote.
+    DeadNodeReplaced => "a dead node was replaced by a new one",
+    /// Members: a log lost a list that was not committed.
+    ChangeTakenBack => "a change of the members was taken back with its entry",
+    /// Members: a leader's snapshot had a newer list than the log that it replaced.
+    InstallBroughtList => "an installed snapshot brought a newer list of members",
+    /// Members: a change was refused because too few voters were heard.
+    ChangeLacksMajority => "a change of the members was refused for want of a majority",
     /// Network: an end gave a connection up, and the other one did not know.
     HalfOpen => "a connection was half open",
     /// The end: progress was made without a minority.

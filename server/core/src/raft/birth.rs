@@ -256,7 +256,7 @@ impl Raft {
             return;
         }
         self.peers[at].is_refusing = true;
-        if reason == PeerRefusal::Removed && self.is_born() {
+        if reason == PeerRefusal::Removed && self.birth.is_decided() {
             self.on_removed(now);
         }
         let sentence = refusal_sentence(self.config.cell, self.config.node, reason);

@@ -1,7 +1,7 @@
 //! What is committed is on a majority of disks (contract, points 1 and 8).
 //!
 //! Invariant checked when the first replica applies an entry, which is before anybody is told of it: more than half of
-//! the members have it on their disks, as the disks and not the replicas say. It knows what disks have confirmed and
+//! the voters have it on their disks, as the disks and not the replicas say. It knows what disks have confirmed and
 //! which entries truncations took away. And what a disk has confirmed, entries, term and vote, a start over it finds again, unless
 //! the disk was lost. Deliberately absent: disks that confirm and forget.
 
@@ -14,9 +14,8 @@ use super::{Verdict, violated};
 const KEPT: &str = "what a disk has confirmed survives (contract 8)";
 
 /// The disks under the replicas of one cell.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Disks {
-    members: usize,
     /// The terms of the entries that each disk holds, from index 1.
     durable: BTreeMap<NodeId, Vec<Term>>,
     /// What disks held that were lost: others may have relied on it.
@@ -34,14 +33,9 @@ pub struct Ballot {
 }
 
 impl Disks {
-    /// Empty disks of so many members.
-    pub fn new(members: usize) -> Disks {
-        Disks { members, durable: BTreeMap::new(), lost: BTreeMap::new(), ballots: BTreeMap::new() }
-    }
-
     /// The cell was restored from a backup, on other disks.
     pub fn on_restored(&mut self) {
-        *self = Disks::new(self.members);
+        *self = Disks::default();
     }
 
     /// A disk has confirmed an entry.
@@ -112,23 +106,22 @@ impl Disks {
         Ok(())
     }
 
-    /// An entry is taken to be committed.
+    /// An entry is taken to be committed by a majority of these voters.
     ///
     /// # Errors
-    /// It is on half of the disks at most.
-    pub fn on_committed(&self, index: LogIndex, term: Term) -> Verdict {
-        let holders = || {
-            let all = self.durable.iter().chain(&self.lost);
-            let with = all.filter(|(_, held)| held.get(place(index)) == Some(&term));
-            with.map(|(node, _)| *node).collect::<BTreeSet<NodeId>>()
-        };
-        if holders().len() * 2 > self.members {
+    /// It is on half of their disks at most.
+    pub fn on_committed(&self, index: LogIndex, term: Term, voters: &BTreeSet<NodeId>) -> Verdict {
+        let all = self.durable.iter().chain(&self.lost);
+        let with = all.filter(|(_, held)| held.get(place(index)) == Some(&term));
+        let holders: BTreeSet<NodeId> = with.map(|(node, _)| *node).collect();
+        if holders.intersection(voters).count() * 2 > voters.len() {
             return Ok(());
         }
-        let holders = holders();
         violated(
             "what is committed is on a majority of disks (contract 1)",
-            format!("entry {index} of term {term} is applied, and is on the disks of {holders:?} alone"),
+            format!(
+                "entry {index} of term {term} is applied, and of {voters:?} only {holders:?} have it on disk"
+            ),
         )
     }
 }
@@ -141,35 +134,52 @@ fn place(index: LogIndex) -> usize {
 mod tests {
     use super::*;
 
+    fn voters(count: u16) -> BTreeSet<NodeId> {
+        (1..=count).map(NodeId).collect()
+    }
+
     #[test]
     fn an_entry_that_is_applied_before_a_majority_has_it_is_seen() {
-        let mut disks = Disks::new(3);
+        let mut disks = Disks::default();
         disks.on_durable(NodeId(1), LogIndex(1), Term(1));
-        assert!(disks.on_committed(LogIndex(1), Term(1)).is_err());
+        assert!(disks.on_committed(LogIndex(1), Term(1), &voters(3)).is_err());
         disks.on_durable(NodeId(2), LogIndex(1), Term(2));
-        assert!(disks.on_committed(LogIndex(1), Term(1)).is_err(), "another entry does not count");
+        assert!(
+            disks.on_committed(LogIndex(1), Term(1), &voters(3)).is_err(),
+            "another entry does not count"
+        );
         disks.on_durable(NodeId(2), LogIndex(1), Term(1));
-        assert!(disks.on_committed(LogIndex(1), Term(1)).is_ok());
+        assert!(disks.on_committed(LogIndex(1), Term(1), &voters(3)).is_ok());
+    }
+
+    #[test]
+    fn only_the_disks_of_voters_count() {
+        let mut disks = Disks::default();
+        for node in [1, 4, 5] {
+            disks.on_durable(NodeId(node), LogIndex(1), Term(1));
+        }
+        assert!(disks.on_committed(LogIndex(1), Term(1), &voters(3)).is_err());
+        assert!(disks.on_committed(LogIndex(1), Term(1), &voters(5)).is_ok());
     }
 
     #[test]
     fn what_was_truncated_does_not_count_and_what_a_start_finds_does() {
-        let mut disks = Disks::new(3);
+        let mut disks = Disks::default();
         for node in [1, 2] {
             disks.on_durable(NodeId(node), LogIndex(1), Term(1));
         }
         disks.on_truncated(NodeId(1), LogIndex(1));
-        assert!(disks.on_committed(LogIndex(1), Term(1)).is_err());
+        assert!(disks.on_committed(LogIndex(1), Term(1), &voters(3)).is_err());
         disks.on_recovered(NodeId(3), [Term(1)].into_iter(), Ballot::default()).unwrap();
-        assert!(disks.on_committed(LogIndex(1), Term(1)).is_ok());
+        assert!(disks.on_committed(LogIndex(1), Term(1), &voters(3)).is_ok());
         disks.on_lost(NodeId(2));
         disks.on_recovered(NodeId(2), std::iter::empty(), Ballot::default()).unwrap();
-        assert!(disks.on_committed(LogIndex(1), Term(1)).is_ok(), "it had confirmed it");
+        assert!(disks.on_committed(LogIndex(1), Term(1), &voters(3)).is_ok(), "it had confirmed it");
     }
 
     #[test]
     fn a_log_that_comes_back_shorter_than_it_was_confirmed_is_seen() {
-        let mut disks = Disks::new(3);
+        let mut disks = Disks::default();
         for index in [1, 2, 3] {
             disks.on_durable(NodeId(1), LogIndex(index), Term(1));
         }
@@ -185,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_vote_that_comes_back_otherwise_is_seen() {
-        let mut disks = Disks::new(3);
+        let mut disks = Disks::default();
         let ballot = |term, vote| Ballot { term: Term(term), vote };
         let mut recovered = |found| {
             disks.on_ballot_durable(NodeId(1), ballot(2, 3));

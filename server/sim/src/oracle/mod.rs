@@ -16,6 +16,7 @@ pub mod leadership;
 pub mod line;
 pub mod majority;
 pub mod matching;
+pub mod membership;
 pub mod nonce;
 pub mod once;
 pub mod orphan;

@@ -26,6 +26,7 @@ impl World {
         let state = &self.nodes[node];
         let failure = state.process.as_ref().and_then(Process::failure);
         let has_met_error = state.process.as_ref().is_some_and(Process::has_met_error);
+        let was_removed = state.process.as_ref().is_some_and(Process::was_removed);
         self.fabric.trace.note(now, &[21, node as u64, number_of_shown(&failure)], || match failure {
             Some(failure) => format!("node {node} ends: {failure}"),
             None => format!("node {node} ends by itself"),
@@ -40,7 +41,9 @@ impl World {
         self.nodes[node].kill();
         self.judges.space.on_ended(Plan::node_id(node));
         self.fabric.hang_up(Site::Node(node));
-        self.fabric.schedule.after(500 * MS, Event::Fault(Fault::Start(node)));
+        if !was_removed {
+            self.fabric.schedule.after(500 * MS, Event::Fault(Fault::Start(node)));
+        }
     }
 
     pub(super) fn on_nemesis(&mut self) {
@@ -201,7 +204,7 @@ impl World {
     fn start(&mut self, node: usize) -> bool {
         let now = self.fabric.now();
         let state = &mut self.nodes[node];
-        if state.process.is_some() {
+        if state.process.is_some() || state.is_spare {
             return false;
         }
         match state.start(&self.plan, now, &self.judges) {
@@ -230,14 +233,17 @@ impl World {
         }
     }
 
-    /// Whether something may be done to one more disk: those of a majority stay whole, and all of them until a restored cell is
-    /// born.
+    /// Whether something may be done to one more disk: those of a majority stay whole, whichever list of members counts, and
+    /// all of them until a restored cell is born.
     fn may_harm(&self, node: usize) -> bool {
         if self.judges.each_cell().any(|(_, judges)| judges.origin > LogIndex(0) && !judges.is_born) {
             return false;
         }
-        let touched = self.nodes.iter().filter(|node| node.machine.is_touched()).count();
-        !self.nodes[node].machine.is_touched() && touched < (self.plan.nodes - 1) / 2
+        let is_member = self
+            .judges
+            .each_cell()
+            .any(|(_, judges)| judges.memberships.newest().seat(Plan::node_id(node)).is_some());
+        is_member && !self.nodes[node].machine.is_touched() && self.can_spare(&[node].into())
     }
 
     fn rot(&mut self, node: usize) -> bool {
@@ -250,7 +256,7 @@ impl World {
 
     /// More than one snapshot of a machine may rot, and those of a member that is alone.
     fn rot_snapshot(&mut self, node: usize) -> bool {
-        let is_alone = self.plan.nodes == 1;
+        let is_alone = self.plan.places() == 1;
         if !is_alone && !self.nodes[node].machine.has_rotten_snapshot() && !self.may_harm(node) {
             return false;
         }

@@ -62,7 +62,7 @@ impl Client {
     ) -> Client {
         let number = (place as u64) << 32 | life | 1 << 62;
         let mut identity = Stream::new(plan.seed, Concern::Identity, number);
-        let endpoints = (0..plan.nodes).map(Plan::address).collect();
+        let endpoints = (0..plan.places()).map(Plan::address).collect();
         let mut config = ClientConfig::new(cell, endpoints, &format!("client-{place}"), identity.next_u64());
         config.try_timeout_ms = u64::from(plan.workload.ttl_ms.0) / 4;
         config.grace_ms = 15_000;

@@ -45,7 +45,7 @@ impl World {
         self.settle(World::unrest)?;
         self.see_clients_off();
         self.settle(|world| world.unrest().or_else(|| world.remainder().map(no_progress)))?;
-        if (0..self.nodes.len()).any(|node| !self.is_whole(node)) {
+        if self.is_somebody_missing() {
             self.judges.set(Mark::MinorityMissed);
         }
         if self.cells().any(|cell| self.is_unborn_for_good(cell)) {
@@ -96,7 +96,8 @@ impl World {
         let served = self.judges.each_cell().filter(|(cell, _)| !self.is_unborn_for_good(*cell));
         served.flat_map(|(id, judges)| self.nodes.iter().map(move |node| (id, judges, node))).find_map(
             |(id, judges, node)| {
-                let table = node.cell(id).filter(|_| self.is_whole(node.place))?.table();
+                let is_asked = self.is_whole(node.place) && self.is_member(node.place, id);
+                let table = node.cell(id).filter(|_| is_asked)?.table();
                 let (sessions, locks) = (table.sessions_len(), table.locks_len());
                 let open = judges.lateness.sessions().count();
                 ((sessions, locks, open) != (0, 0, 0)).then(|| {
@@ -118,6 +119,7 @@ impl World {
         for node in 0..self.nodes.len() {
             self.nodes[node].machine.set_error_rate(0);
             self.nodes[node].machine.set_room(None);
+            self.join_if_expected(node);
             if self.outcasts.contains(&node) {
                 continue;
             }
@@ -133,11 +135,8 @@ impl World {
     /// of them out of order in a way of its own.
     fn draw_outcasts(&mut self) {
         let mut stream = Stream::new(self.plan.seed, Concern::Fault, 1);
-        let whole: Vec<usize> =
-            (0..self.nodes.len()).filter(|node| !self.nodes[*node].machine.is_touched()).collect();
-        let touched = self.nodes.len() - whole.len();
-        let minority = (self.nodes.len() - 1) / 2;
-        let count = self.plan.outcasts_max.min(minority.saturating_sub(touched));
+        let whole = self.voters_with_whole_disks();
+        let count = self.plan.outcasts_max.min(self.dispensable());
         while self.outcasts.len() < count {
             self.outcasts.insert(whole[stream.place(whole.len())]);
         }
@@ -214,9 +213,10 @@ impl World {
         (0..self.plan.cells).map(CellId)
     }
 
-    /// Whether a node is mended and was never harmed.
-    fn is_whole(&self, node: usize) -> bool {
-        self.nodes[node].machine.harm().is_none() && !self.outcasts.contains(&node)
+    /// Whether a node is there, mended and was never harmed.
+    pub(super) fn is_whole(&self, node: usize) -> bool {
+        let state = &self.nodes[node];
+        state.machine.harm().is_none() && !self.outcasts.contains(&node) && !state.is_spare
     }
 
     /// What keeps the world from being at rest.
@@ -278,7 +278,11 @@ impl World {
         if self.is_quiet(cell) {
             return Some(format!("cell {cell} was restored, and grants nothing yet"));
         }
-        for node in (0..self.nodes.len()).filter(|node| self.is_whole(*node)) {
+        if let Some(node) = self.straggler(cell) {
+            return Some(format!("node {node} was removed from cell {cell} and has not ended"));
+        }
+        let is_whole = |node: &usize| self.is_whole(*node) && self.is_member(*node, cell);
+        for node in (0..self.nodes.len()).filter(is_whole) {
             let applied = self.nodes[node].cell(cell).map(|cell| cell.applied());
             if applied != Some(committed) {
                 return Some(format!(
@@ -287,7 +291,7 @@ impl World {
             }
         }
         let digest = |node: usize| self.nodes[node].cell(cell).map(|cell| cell.table().digest());
-        let whole = (0..self.nodes.len()).filter(|node| self.is_whole(*node));
+        let whole = (0..self.nodes.len()).filter(is_whole);
         let digests: Vec<_> = whole.map(digest).collect();
         digests
             .iter()
@@ -312,7 +316,7 @@ impl World {
             return false;
         }
         let is_gone = |node: usize| self.nodes[node].process.is_none() && !self.is_whole(node);
-        (0..self.nodes.len()).any(|node| self.outcasts.contains(&node) || is_gone(node))
+        (0..self.plan.nodes).any(|node| self.outcasts.contains(&node) || is_gone(node))
             || self.is_member_replaced(cell)
     }
 
@@ -321,7 +325,7 @@ impl World {
         let mut manifests = self.nodes.iter().filter_map(|node| node.process.as_ref()?.manifests.get(&cell));
         manifests.any(|payload| {
             let manifest = Manifest::decode(payload).expect("a manifest in the log is whole");
-            let lives = self.nodes.iter().map(|node| node.machine.incarnation());
+            let lives = self.nodes.iter().take(self.plan.nodes).map(|node| node.machine.incarnation());
             !manifest.members.iter().map(|member| member.incarnation).eq(lives)
         })
     }

@@ -129,7 +129,7 @@ impl Nemesis {
             stream: Stream::new(plan.seed, Concern::Fault, 0),
             variety: Stream::new(plan.seed, Concern::Fault, 2),
             plan: plan.faults.clone(),
-            nodes: plan.nodes,
+            nodes: plan.places(),
             cells: plan.cells,
             forgers: (0..plan.forgers).map(|number| plan.forger_place(number)).collect(),
             clients: plan.workload.clients,

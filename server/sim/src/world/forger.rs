@@ -106,7 +106,7 @@ impl Forger {
             place,
             cell,
             cluster: plan.cluster(),
-            nodes: plan.nodes,
+            nodes: plan.places(),
             forgery: Forgery::new(plan),
             nonce: Nonce(stream.bytes_16()),
             stream,

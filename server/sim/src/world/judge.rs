@@ -24,6 +24,7 @@ use crate::oracle::leadership::Leadership;
 use crate::oracle::line::Lines;
 use crate::oracle::majority::{Ballot, Disks};
 use crate::oracle::matching::Matching;
+use crate::oracle::membership::Memberships;
 use crate::oracle::nonce::Nonces;
 use crate::oracle::once::Once;
 use crate::oracle::orphan::Orphans;
@@ -39,6 +40,7 @@ use crate::world::hearing::{acknowledged_in, attached_in, kept_alive_by};
 use crate::world::schedule::{MS, Moment};
 
 use super::network::WireId;
+use super::operator::Change;
 use super::plan::Plan;
 use super::tap::{Tap, wishes_of};
 use super::trace::number_of;
@@ -76,6 +78,7 @@ pub(super) struct CellJudges {
     pub(super) orphans: Orphans,
     pub(super) beats: Beats,
     pub(super) disks: Disks,
+    pub(super) memberships: Memberships,
     matching: Matching,
     lines: Lines,
     lookout: Lookout,
@@ -103,6 +106,10 @@ pub(super) struct Judges {
     pub(super) tap: Tap,
     /// Sessions that have ended since somebody looked.
     pub(super) endings: Vec<Ending>,
+    /// Members that were removed since somebody looked.
+    pub(super) removals: Vec<(CellId, NodeId)>,
+    /// Changes of members that an operator was told to be done since then, and how many lists were committed when he asked.
+    pub(super) changes_done: Vec<(CellId, Change, usize)>,
     violation: Option<Violation>,
     /// What time it is.
     pub(super) now: Moment,
@@ -133,7 +140,8 @@ impl Judges {
             refusals: Refusals::default(),
             orphans: Orphans::default(),
             beats: Beats::default(),
-            disks: Disks::new(plan.nodes),
+            disks: Disks::default(),
+            memberships: Memberships::new((0..plan.nodes).map(Plan::node_id)),
             matching: Matching::default(),
             lines: Lines::new(limits.holders_per_lock_max),
             twins: Twins::new(epoch, limits, plan.is_model_asked),
@@ -145,6 +153,8 @@ impl Judges {
             space: Space::default(),
             tap: Tap::default(),
             endings: Vec::new(),
+            removals: Vec::new(),
+            changes_done: Vec::new(),
             violation: None,
             now: 0,
             entries: 0,
@@ -190,6 +200,7 @@ impl Judges {
         let prev_term = mirror.last().map_or(Term(0), |(term, _)| *term);
         let verdict = self.cell(id).matching.on_appended(node, index, term, prev_term, number_of(payload));
         self.take(verdict);
+        self.look_for_list(id, node, mirror, term, payload);
     }
 
     /// A member's log has found that its disk is full, or that it has room again.
@@ -240,6 +251,7 @@ impl Judges {
         let terms = mirror.iter().map(|(term, _)| *term);
         let verdict = self.cell(id).disks.on_recovered(node, terms, ballot);
         self.take(verdict);
+        self.cell(id).memberships.on_vote(node, ballot.term, ballot.vote);
         let mut prev_term = Term(0);
         for ((term, payload), index) in mirror.iter().zip(1..) {
             let payload = number_of(payload);
@@ -287,11 +299,13 @@ impl Judges {
             let judges = self.cell(id);
             let newest = judges.elections.newest().map_or(Term(0), |(term, _)| term);
             if judges.commitment.on_applied(node, index, *term, payload, newest)? {
-                judges.disks.on_committed(index, *term)?;
+                judges.count_disks(index, *term, cell.raft().is_leader(), mirror)?;
+                let removed = judges.memberships.on_committed(index, payload, newest)?;
                 let outcomes = judges.on_committed(index, (*term, newest), payload)?;
                 judges.commitment.on_digest(JUDGE, index, judges.twins.table().digest())?;
                 self.entries += 1;
                 self.note_endings(id, &outcomes);
+                self.removals.extend(removed.map(|node| (id, node)));
                 if is_granted_at_once(payload, &outcomes) && self.space.is_one_full(self.now, FULL_FOR_LONG) {
                     self.set(Mark::GrantedBesideFullDisk);
                 }
@@ -314,7 +328,8 @@ impl Judges {
     }
 
     /// A replica leads.
-    pub(super) fn on_leading(&mut self, id: CellId, by: ServerLife, term: Term, mirror: &Mirror) {
+    pub(super) fn on_leading(&mut self, id: CellId, by: ServerLife, cell: &Cell, mirror: &Mirror) {
+        let term = cell.raft().term();
         let judges = self.cell(id);
         let own = |index: LogIndex| {
             let at = usize::try_from(index.0 - 1).ok()?;
@@ -322,6 +337,7 @@ impl Judges {
         };
         let verdict = judges.elections.on_leading(by, term, &judges.commitment, own);
         self.take(verdict);
+        self.look_at_claim(id, by.0, cell, mirror);
     }
 
     /// A replica wants to stop although nothing was done to its disk.
@@ -345,7 +361,10 @@ impl Judges {
     /// What rare things have happened.
     pub(super) fn marks(&self) -> Marks {
         let mut marks = self.marks;
-        self.cells.values().for_each(|judges| marks.add(judges.lookout.marks()));
+        for judges in self.cells.values() {
+            marks.add(judges.lookout.marks());
+            marks.add(judges.memberships.marks());
+        }
         marks
     }
 
@@ -444,6 +463,7 @@ impl CellJudges {
         self.nonces.on_restored();
         self.orphans.on_restored();
         self.disks.on_restored();
+        self.memberships.on_restored();
         self.matching.on_restored(through);
         self.lines.on_restored();
         self.lookout.on_restored();

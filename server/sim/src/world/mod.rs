@@ -16,11 +16,13 @@ mod judge;
 mod machine;
 pub mod network;
 mod node;
+mod operator;
 pub mod plan;
 mod process;
 mod promise;
 mod reaction;
 mod restoration;
+mod roster;
 pub mod schedule;
 mod socket;
 mod storage;
@@ -50,6 +52,7 @@ use forger::Forger;
 use judge::Judges;
 use network::{End, Fabric, Network, Site, WireId};
 use node::Node;
+use operator::Operator;
 use plan::Plan;
 use process::{Arrival, Process, Surroundings};
 use schedule::{Event, MS, Moment, Schedule};
@@ -99,6 +102,7 @@ pub struct World {
     /// They have the places behind those of the clients.
     forgers: Vec<Forger>,
     nemesis: Nemesis,
+    operator: Operator,
     /// No more faults are drawn.
     is_calm: bool,
     /// Nodes that stay out of order when everything else is mended.
@@ -125,7 +129,7 @@ impl World {
             let drift = drifts.between(0, 2 * max).cast_signed() - max.cast_signed();
             Clock::new(drifts.below(1 << 40) + 1_000_000_000, drift)
         };
-        let nodes: Vec<Node> = (0..plan.nodes).map(|place| Node::new(&plan, place, clock())).collect();
+        let nodes: Vec<Node> = (0..plan.places()).map(|place| Node::new(&plan, place, clock())).collect();
         let clients: Vec<Client> = (0..plan.workload.clients)
             .map(|place| Client::new(&plan, (place, plan.cell_of(place)), 0, clock(), 0))
             .chain((0..plan.cells).map(|cell| visit::absent(&plan, CellId(cell))))
@@ -143,6 +147,10 @@ impl World {
         if let Some(gap) = nemesis.gap(0) {
             fabric.schedule.at(gap, Event::Nemesis);
         }
+        let mut operator = Operator::new(&plan);
+        if let Some(gap) = operator.gap() {
+            fabric.schedule.at(gap, Event::Operate);
+        }
         World {
             judges: Judges::new(&plan, Epoch(0)),
             epoch: Epoch(0),
@@ -152,6 +160,7 @@ impl World {
             clients,
             forgers,
             nemesis,
+            operator,
             is_calm: false,
             outcasts: BTreeSet::new(),
             is_winding_down: false,
@@ -336,6 +345,7 @@ impl World {
                 }
             }
             Event::Nemesis => self.on_nemesis(),
+            Event::Operate => self.on_operate(),
         }
     }
 
@@ -374,6 +384,7 @@ impl World {
                 client.on_ended(ending.session, now, reaction::how(ending.reason), &mut self.judges);
             }
         }
+        self.look_at_members();
         if now / (1_000 * MS) != self.second {
             self.second = now / (1_000 * MS);
             let verdict = self.judges.each_cell().try_for_each(|(_, judges)| {
@@ -413,6 +424,10 @@ impl World {
     fn on_dial(&mut self, wire: WireId) {
         let Some((Site::Node(node), door)) = self.fabric.network.site(wire, End::Acceptor) else { return };
         if !self.fabric.network.is_open(wire, End::Dialer) {
+            return;
+        }
+        if node >= self.nodes.len() {
+            // A machine that does not exist.
             return;
         }
         let is_listening = self.nodes[node].process.is_some();

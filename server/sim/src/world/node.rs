@@ -26,6 +26,8 @@ pub(super) struct Node {
     pub(super) process: Option<Process>,
     pub(super) is_paused: bool,
     pub(super) is_without_power: bool,
+    /// It is a spare that nobody has started yet.
+    pub(super) is_spare: bool,
     /// Cells that were born when this node's disk was lost: it is no member of them any more.
     pub(super) lost_cells: BTreeSet<CellId>,
     lives: u64,
@@ -58,6 +60,7 @@ impl Node {
             process: None,
             is_paused: false,
             is_without_power: false,
+            is_spare: place >= plan.nodes,
             lost_cells: BTreeSet::new(),
             lives: 0,
             next_turn: None,

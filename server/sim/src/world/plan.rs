@@ -99,6 +99,10 @@ pub struct Plan {
     pub seed: u64,
     /// Servers; each has a replica of each cell.
     pub nodes: usize,
+    /// Servers beside them that are not there when the cells are born: an operator has them join and changes the members.
+    pub spares: usize,
+    /// The mean time between two things that the operator does about the members.
+    pub operator_gap_mean: Moment,
     /// Cells on one log.
     pub cells: u16,
     /// Of the replicated tables.
@@ -168,6 +172,7 @@ impl Plan {
         plan.workload.vary(&mut variety);
         plan.forgers = variety.one_of(&[0, 0, 1, 2]);
         plan.faults.transfers = plan.faults.gap_mean.is_some() && plan.nodes > 1 && variety.percent(30);
+        plan.draw_spares(&mut Stream::new(seed, Concern::Plan, 5));
         plan
     }
 
@@ -200,11 +205,21 @@ impl Plan {
         }
     }
 
+    /// Only few runs have an operator who changes the members: every one of them costs the time of a larger cluster.
+    fn draw_spares(&mut self, stream: &mut Stream) {
+        if stream.percent(12) && !self.faults.restores {
+            self.spares = stream.place(if self.nodes == 5 { 2 } else { 4 }) + 1;
+            self.operator_gap_mean = stream.one_of(&[500 * MS, 1_500 * MS, 4_000 * MS]);
+        }
+    }
+
     /// Three servers, a few clients, and nothing that goes wrong.
     pub fn quiet(seed: u64) -> Plan {
         Plan {
             seed,
             nodes: 3,
+            spares: 0,
+            operator_gap_mean: 1_000 * MS,
             cells: 1,
             limits: Limits::default(),
             latency_mean: 100_000,
@@ -228,6 +243,11 @@ impl Plan {
         }
     }
 
+    /// Machines for servers, those included that are not there at first.
+    pub fn places(&self) -> usize {
+        self.nodes + self.spares
+    }
+
     /// How a node is called.
     pub fn node_id(place: usize) -> NodeId {
         NodeId(u16::try_from(place + 1).expect("nodes are few"))
@@ -238,9 +258,15 @@ impl Plan {
         format!("node-{}", place + 1)
     }
 
+    /// Where it serves clients after so many moves: another name of the same machine.
+    pub(super) fn address_after(place: usize, moves: u64) -> String {
+        format!("{}:{moves}", Plan::address(place))
+    }
+
     /// The node that serves clients at an address.
     pub fn place_of(address: &str) -> Option<usize> {
-        address.strip_prefix("node-")?.parse::<usize>().ok()?.checked_sub(1)
+        let name = address.split(':').next().unwrap_or_default();
+        name.strip_prefix("node-")?.parse::<usize>().ok()?.checked_sub(1)
     }
 
     /// The cell that a client deals with, by its number.

@@ -25,6 +25,7 @@ use super::judge::{Judges, Mirror};
 use super::machine::Machine;
 use super::network::{Door, Fabric, WireId};
 use super::node::TurnStart;
+use super::operator::{Changes, REGISTRAR};
 use super::plan::Plan;
 use super::socket::{Connection, Link};
 use super::storage::{Complaint, Landing, Wish, ballot_of, load, reflect};
@@ -119,6 +120,12 @@ pub(super) struct Process {
     noticed: BTreeMap<CellId, u64>,
     pub(super) connections: BTreeMap<WireId, Connection>,
     pub(super) links: BTreeMap<NodeId, Link>,
+    /// The cells talk to other nodes than before, or one has hung up.
+    pub(super) are_links_stale: bool,
+    /// What an operator has asked for about the members and has no answer to.
+    pub(super) changes: Changes,
+    /// Cells that it was removed from.
+    pub(super) removed: BTreeSet<CellId>,
     pub(super) drains: Vec<(CellId, DrainId)>,
     /// Drains, and how many arrivals have to be handed out before each is answered.
     pub(super) marked_drains: Vec<(CellId, DrainId, u64)>,
@@ -147,7 +154,8 @@ impl Process {
         judges: &Judges,
     ) -> Result<Process, Refusal> {
         let superblock = claim(&mut machine.disk)?;
-        let configs = plan.cell_configs(place, life, superblock.incarnation);
+        let mut configs = plan.cell_configs(place, life, superblock.incarnation);
+        configs.iter_mut().for_each(|config| judges.direct(plan, place, config));
         let mut restores: BTreeMap<CellId, Restore> =
             configs.iter().map(|config| (config.cell, Restore::new())).collect();
         let mut mirrors: BTreeMap<CellId, Mirror> =
@@ -187,7 +195,6 @@ impl Process {
                 (cell, Cell::new(config, restore, now))
             })
             .collect();
-        let peers = (0..plan.nodes).filter(|other| *other != place).map(Plan::node_id);
         Ok(Process {
             place,
             life,
@@ -225,7 +232,10 @@ impl Process {
             arrivals_max: plan.arrivals_max,
             noticed: BTreeMap::new(),
             connections: BTreeMap::new(),
-            links: peers.map(|node| (node, Link::new(now))).collect(),
+            links: BTreeMap::new(),
+            are_links_stale: true,
+            changes: Changes::default(),
+            removed: BTreeSet::new(),
             drains: Vec::new(),
             marked_drains: Vec::new(),
             fx: Effects::new(),
@@ -283,6 +293,7 @@ impl Process {
         self.deliver_drained(around);
         self.keep_time(around);
         self.step_all(around, |_| Input::EndOfTurn);
+        self.renew_links(around);
         self.flush(around);
         self.submit(around);
         if self.has_lost_write && !self.is_over {
@@ -350,7 +361,7 @@ impl Process {
             around.judges.on_stepped(id, node, before, cell, mirror);
             let term = cell.raft().term();
             if cell.raft().is_leader() && self.led.insert(id, term) != Some(term) {
-                around.judges.on_leading(id, (node, self.life), term, mirror);
+                around.judges.on_leading(id, (node, self.life), cell, mirror);
             }
         }
         if self.defect == Some(Defect::DrainWithoutInput) {
@@ -389,6 +400,9 @@ impl Process {
             Effect::Reply { connection: OPERATOR, frame } => {
                 self.on_operator_told(cell, &bytes[frame.clone()], around);
             }
+            Effect::Reply { connection: REGISTRAR, frame } => {
+                self.on_change_told(&bytes[frame.clone()], around);
+            }
             Effect::Reply { connection: ConnectionId(wire), frame } => {
                 around.judges.on_said(cell, WireId(*wire), &bytes[frame.clone()]);
                 self.note_promises(cell, *wire, &bytes[frame.clone()], around);
@@ -410,9 +424,8 @@ impl Process {
                 self.noticed.insert(cell, self.arrived());
                 self.drains.push((cell, *drain));
             }
-            // The network knows its nodes by their ids.
-            Effect::PeersChanged => {}
-            Effect::Removed => self.is_over = true,
+            Effect::PeersChanged => self.are_links_stale = true,
+            Effect::Removed => self.on_removed(cell, around),
             Effect::Report(report) => self.on_report(cell, report, around),
             Effect::Stopped => self.stopped += 1,
             Effect::Halt(halt) => {
@@ -435,7 +448,11 @@ impl Process {
         }
         let words = [20, u64::from(node.0), u64::from(cell.0), number_of_shown(report)];
         match report {
-            Report::Born => around.judges.cell(cell).is_born = true,
+            Report::Born => {
+                around.judges.cell(cell).is_born = true;
+                let manifest = self.manifests.get(&cell).map(Vec::as_slice).unwrap_or_default();
+                around.judges.on_born(cell, manifest);
+            }
             Report::Refused { reason, .. } if reason.contains("formatted again") => {
                 around.judges.set(Mark::MemberReplaced);
             }
@@ -471,6 +488,7 @@ impl Process {
         for cell in due {
             self.step(cell, Input::Tick, around);
         }
+        self.renew_links(around);
         self.dial_due(around);
     }
 

@@ -26,8 +26,12 @@ struct Backup {
 }
 
 impl World {
-    /// Loses all nodes and begins anew with what a disk has, if it has a whole snapshot of every cell.
+    /// Loses all nodes and begins anew with what a disk has, if it has a whole snapshot of every cell. A cluster whose members
+    /// change is never lost.
     pub(super) fn restore(&mut self, node: usize, is_older: bool) -> bool {
+        if self.plan.spares > 0 {
+            return false;
+        }
         let cells = (0..self.plan.cells).map(CellId);
         let Some(backups) = self.nodes[node].machine.backups(cells, self.plan.limits, is_older) else {
             return false;

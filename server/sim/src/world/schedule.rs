@@ -82,6 +82,8 @@ pub enum Event {
     Fault(Fault),
     /// The next fault is drawn.
     Nemesis,
+    /// The operator does something about the members.
+    Operate,
 }
 
 #[derive(Debug)]

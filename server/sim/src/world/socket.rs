@@ -4,6 +4,8 @@
 //! lanes were welcomed and down when either breaks, and a break is followed by a dial at once. Deliberately absent:
 //! bytes that are no frames; here every other end speaks the protocol, though not always sensibly.
 
+use std::collections::BTreeSet;
+
 use lockstep_core::hello::{self, Port, Welcome};
 use lockstep_core::{ConnectionId, Input, Lane, Span, Time};
 use lockstep_wire::frame::{self, Assembler, Frame, Head};
@@ -144,6 +146,27 @@ impl Process {
         self.connections.insert(wire, connection);
     }
 
+    /// Links come and go with the nodes that the cells talk to; whoever is connected here is looked for as well.
+    pub(super) fn renew_links(&mut self, around: &mut Surroundings<'_>) {
+        if !std::mem::take(&mut self.are_links_stale) {
+            return;
+        }
+        let wanted: BTreeSet<NodeId> =
+            self.cells.values().flat_map(|cell| cell.peers().map(|(node, _)| node)).collect();
+        let is_connected = |node: &NodeId| {
+            self.connections.values().any(|connection| connection.stage == Stage::Peer(*node))
+        };
+        let gone: Vec<NodeId> =
+            self.links.keys().filter(|node| !wanted.contains(node) && !is_connected(node)).copied().collect();
+        for node in gone {
+            self.break_link(node, false, around);
+            self.links.remove(&node);
+        }
+        for node in wanted {
+            self.links.entry(node).or_insert_with(|| Link::new(self.now));
+        }
+    }
+
     /// Dials the links whose time has come, and gives up attempts that take too long.
     pub(super) fn dial_due(&mut self, around: &mut Surroundings<'_>) {
         let now = self.now;
@@ -219,7 +242,8 @@ impl Process {
                 self.step(cell, Input::Disconnected { connection: ConnectionId(wire.0) }, around);
             }
             Stage::Link(node, _) => self.break_link(node, false, around),
-            Stage::Greeting(_) | Stage::Peer(_) => {}
+            Stage::Peer(_) => self.are_links_stale = true,
+            Stage::Greeting(_) => {}
         }
     }
 
@@ -329,6 +353,9 @@ impl Process {
         self.write(Some(wire), &bytes);
         match welcome {
             Ok(welcome) => {
+                if let Welcome::Peer { node, .. } = &welcome {
+                    self.links.entry(*node).or_insert_with(|| Link::new(self.now));
+                }
                 if let Some(connection) = self.connections.get_mut(&wire) {
                     connection.stage = match welcome {
                         Welcome::Client(cell) => Stage::Client(cell),

@@ -102,11 +102,17 @@ impl Process {
             }
             RecordKind::Truncate => {
                 around.judges.set(Mark::SuffixTruncated);
+                let mirror = self.mirrors.entry(cell).or_default();
+                around.judges.cell(cell).memberships.on_truncated(mirror, head.index);
                 self.landing.retain(|landing| landing.cell != cell || landing.index < head.index);
                 around.judges.cell(cell).disks.on_truncated(node, head.index);
             }
             RecordKind::HardState => self.voting.push_back((lsn, cell, ballot_of(head, payload))),
-            RecordKind::SnapshotMark => self.land(lsn, cell, head, true),
+            RecordKind::SnapshotMark => {
+                self.land(lsn, cell, head, true);
+                let mirror = self.mirrors.entry(cell).or_default();
+                around.judges.on_marked(cell, mirror, head.index);
+            }
             RecordKind::Manifest | RecordKind::Born => {}
         }
     }
@@ -140,7 +146,9 @@ impl Process {
             && lsn <= self.log.durable()
         {
             self.voting.pop_front();
-            around.judges.cell(cell).disks.on_ballot_durable(self.identity.node, ballot);
+            let (judges, node) = (around.judges.cell(cell), self.identity.node);
+            judges.disks.on_ballot_durable(node, ballot);
+            judges.memberships.on_vote(node, ballot.term, ballot.vote);
         }
         let durable = match self.defect {
             Some(Defect::DurableBeforeWritten) => self.log.appended(),

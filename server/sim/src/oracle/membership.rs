@@ -1,0 +1,538 @@
+//! Who the members of a cell are, as its entries say (contract, point 8; ARCHITECTURE section 4.1, "Membership").
+//!
+//! Invariant checked: committed lists differ in one voter at most from the ones before them, so that any two majorities of
+//! neighbours meet, and none is appended before the one before it is committed; an id is a member in one life, once; what an
+//! operator was told to be done is in the log of every later leader; whoever leads has the votes of a majority of
+//! the voters that its log names, takes those for members and was not removed before; and only who was removed
+//! ends for it. It knows which entries were appended and committed and which votes disks have confirmed, and reads the lists
+//! itself. Deliberately absent: on which disks entries are; `majority` counts them, among the voters named here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockstep_wire::peer::Manifest;
+use lockstep_wire::{Incarnation, LogIndex, MemberChange, Members, NodeId, Term};
+
+use super::{Verdict, violated};
+use crate::mark::{Mark, Marks};
+
+/// The rules of this judge.
+pub const ONE_AT_A_TIME: &str = "members change one at a time (contract 8)";
+/// See [`ONE_AT_A_TIME`].
+pub const ONE_LIFE: &str = "an id is a member in one life, once (contract 8)";
+/// See [`ONE_AT_A_TIME`].
+pub const ELECTED: &str = "a leader has the votes of a majority of its voters (contract 8)";
+const KNOWN: &str = "a leader knows the members that its log names (contract 8)";
+const KEPT: &str = "a change of the members that was acknowledged is kept (contract 8)";
+const OVER: &str = "whoever was removed leads no more (contract 8)";
+const REMOVED: &str = "only who was removed ends for it (contract 8)";
+
+/// A member in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Whether it votes.
+    pub is_voter: bool,
+    addresses: (String, String),
+}
+
+/// A list of members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// The entry that it is; 0 for that of the birth.
+    pub index: LogIndex,
+    seats: BTreeMap<NodeId, Seat>,
+    voters: BTreeSet<NodeId>,
+}
+
+impl Roster {
+    fn new(index: LogIndex, seats: BTreeMap<NodeId, Seat>) -> Roster {
+        let voters = seats.iter().filter(|(_, seat)| seat.is_voter).map(|(node, _)| *node).collect();
+        Roster { index, seats, voters }
+    }
+
+    fn of_birth(lives: impl Iterator<Item = (NodeId, Incarnation)>) -> Roster {
+        let seat = |incarnation| Seat { incarnation, is_voter: true, addresses: Default::default() };
+        Roster::new(LogIndex(0), lives.map(|(node, incarnation)| (node, seat(incarnation))).collect())
+    }
+
+    fn of(index: LogIndex, members: &Members<'_>) -> Roster {
+        let seats = members.members.iter().map(|row| {
+            let addresses = (row.peer_address.to_owned(), row.client_address.to_owned());
+            (row.node, Seat { incarnation: row.incarnation, is_voter: row.is_voter, addresses })
+        });
+        Roster::new(index, seats.collect())
+    }
+
+    /// The voters.
+    pub fn voters(&self) -> &BTreeSet<NodeId> {
+        &self.voters
+    }
+
+    /// All members.
+    pub fn members(&self) -> impl Iterator<Item = NodeId> {
+        self.seats.keys().copied()
+    }
+
+    /// A member, if the node is one.
+    pub fn seat(&self, node: NodeId) -> Option<&Seat> {
+        self.seats.get(&node)
+    }
+
+    /// Whether what an operator asked for is so.
+    fn shows(&self, change: &MemberChange<'_>) -> bool {
+        let seat = self.seats.get(&change.node());
+        match change {
+            MemberChange::AddLearner { incarnation, .. } => {
+                seat.is_some_and(|seat| seat.incarnation == *incarnation)
+            }
+            MemberChange::Promote { .. } => seat.is_some_and(|seat| seat.is_voter),
+            MemberChange::Remove { .. } => seat.is_none(),
+            MemberChange::SetAddresses { peer_address, client_address, .. } => seat.is_some_and(|seat| {
+                (seat.addresses.0.as_str(), seat.addresses.1.as_str()) == (peer_address, client_address)
+            }),
+        }
+    }
+}
+
+/// The list in the payload of an entry, if that is what it is about.
+fn list_in(index: LogIndex, payload: &[u8]) -> Option<Roster> {
+    Some(Roster::of(index, &Members::in_entry(payload)?.ok()?))
+}
+
+/// Somebody who begins to lead.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// Who.
+    pub node: NodeId,
+    /// In which term.
+    pub term: Term,
+    /// Its log, entry `i + 1` by term and payload.
+    pub log: &'a [(Term, Vec<u8>)],
+    /// Whom it takes for voters, by id.
+    pub voters: &'a BTreeSet<NodeId>,
+}
+
+/// The lists of one cell. See the module.
+#[derive(Debug)]
+pub struct Memberships {
+    /// The one of the birth, then those that were committed.
+    committed: Vec<Roster>,
+    /// Whether it is known in which lives the members were born.
+    is_born: bool,
+    /// Lists that some replica has appended and that no committed entry has taken the place of.
+    pending: Vec<(Term, Roster)>,
+    /// All that anybody ever appended.
+    known: BTreeMap<(LogIndex, Term), Roster>,
+    /// The life of each id that ever was a member.
+    lives: BTreeMap<NodeId, Incarnation>,
+    /// Who was removed, and the newest term that had a leader when that was first applied.
+    removed: BTreeMap<NodeId, Term>,
+    /// Votes that disks have confirmed: in a term, for a node.
+    votes: BTreeMap<(Term, u16), BTreeSet<NodeId>>,
+    /// The newest list that shows what an operator was told to be done, and the newest term that had a leader then.
+    acknowledged: (LogIndex, Term),
+    marks: Marks,
+}
+
+impl Memberships {
+    /// A cell that is to be born with these.
+    pub fn new(members: impl Iterator<Item = NodeId>) -> Memberships {
+        Memberships {
+            committed: vec![Roster::of_birth(members.map(|node| (node, Incarnation::default())))],
+            is_born: false,
+            pending: Vec::new(),
+            known: BTreeMap::new(),
+            lives: BTreeMap::new(),
+            removed: BTreeMap::new(),
+            votes: BTreeMap::new(),
+            acknowledged: (LogIndex(0), Term(0)),
+            marks: Marks::default(),
+        }
+    }
+
+    /// What was seen.
+    pub fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// The cell was restored from a backup: those that it was born with are born with it anew.
+    pub fn on_restored(&mut self) {
+        let born = Memberships::new(self.committed[0].members());
+        *self = Memberships { marks: self.marks, ..born };
+    }
+
+    /// The cell is born, by this manifest.
+    pub fn on_born(&mut self, manifest: &Manifest<'_>) {
+        if !std::mem::replace(&mut self.is_born, true) {
+            self.lives = manifest.members.iter().map(|member| (member.node, member.incarnation)).collect();
+            self.committed[0] = Roster::of_birth(self.lives.iter().map(|(node, life)| (*node, *life)));
+        }
+    }
+
+    /// The newest list that is committed.
+    pub fn newest(&self) -> &Roster {
+        self.committed.last().expect("there is the one of the birth")
+    }
+
+    /// How many lists were committed, that of the birth among them.
+    pub fn count(&self) -> usize {
+        self.committed.len()
+    }
+
+    /// The lists that may be the one that counts, now or when what is on its way is committed.
+    pub fn countable(&self) -> impl Iterator<Item = &Roster> {
+        std::iter::once(self.newest()).chain(self.pending.iter().map(|(_, roster)| roster))
+    }
+
+    /// Whether a node was a member, or can be none any more, and is none.
+    pub fn has_removed(&self, node: NodeId) -> bool {
+        let highest = self.lives.last_key_value().map_or(NodeId(0), |(node, _)| *node);
+        node <= highest && self.newest().seat(node).is_none()
+    }
+
+    /// The lists in a log, the newest first, and that of the birth.
+    pub fn lists_in<'a>(&'a self, log: &'a [(Term, Vec<u8>)]) -> impl Iterator<Item = &'a Roster> {
+        let count = if self.known.is_empty() { 0 } else { log.len() };
+        let lists = log[..count].iter().enumerate().rev().filter_map(|(at, (term, payload))| {
+            Members::in_entry(payload)?.ok()?;
+            self.known.get(&(LogIndex(at as u64 + 1), *term))
+        });
+        lists.chain(self.committed.first())
+    }
+
+    fn newest_in<'a>(&'a self, log: &'a [(Term, Vec<u8>)]) -> &'a Roster {
+        self.lists_in(log).next().expect("there is the one of the birth")
+    }
+
+    /// A replica appends an entry behind `log`; `committed` is how far anybody has applied.
+    ///
+    /// # Errors
+    /// It is a list that may not follow the one before it.
+    pub fn on_appended(
+        &mut self,
+        node: NodeId,
+        log: &[(Term, Vec<u8>)],
+        term: Term,
+        payload: &[u8],
+        committed: LogIndex,
+    ) -> Verdict {
+        let index = LogIndex(log.len() as u64 + 1);
+        let Some(roster) = list_in(index, payload) else { return Ok(()) };
+        if self.known.contains_key(&(index, term)) {
+            return Ok(());
+        }
+        let before = self.newest_in(log);
+        let verdict = match roster.voters.symmetric_difference(&before.voters).count() {
+            0 | 1 if before.index <= committed => Ok(()),
+            0 | 1 => violated(
+                ONE_AT_A_TIME,
+                format!(
+                    "node {node} appends a list at {index} of term {term} behind that at {}, and {committed} is committed",
+                    before.index
+                ),
+            ),
+            _ => violated(
+                ONE_AT_A_TIME,
+                format!(
+                    "node {node} appends at {index} of term {term} voters {:?} behind voters {:?}",
+                    roster.voters, before.voters
+                ),
+            ),
+        };
+        self.known.insert((index, term), roster.clone());
+        self.pending.push((term, roster));
+        verdict
+    }
+
+    /// A log is about to lose what it has from an index on.
+    pub fn on_truncated(&mut self, log: &[(Term, Vec<u8>)], from: LogIndex) {
+        if self.newest_in(log).index >= from.max(LogIndex(1)) {
+            self.marks.set(Mark::ChangeTakenBack);
+        }
+    }
+
+    /// A snapshot that stands for these entries is about to take the place of a log.
+    pub fn on_installed(&mut self, log: &[(Term, Vec<u8>)], entries: &[(Term, Vec<u8>)]) {
+        if self.newest_in(entries).index > self.newest_in(log).index {
+            self.marks.set(Mark::InstallBroughtList);
+        }
+    }
+
+    /// An entry is committed; leaders up to `newest` have been elected. Tells who was removed by it.
+    ///
+    /// # Errors
+    /// It is a list that may not follow the one before it.
+    pub fn on_committed(
+        &mut self,
+        index: LogIndex,
+        payload: &[u8],
+        newest: Term,
+    ) -> Result<Option<NodeId>, super::Violation> {
+        self.pending.retain(|(_, roster)| roster.index > index);
+        let Some(roster) = list_in(index, payload) else { return Ok(None) };
+        let before = self.newest().clone();
+        for (node, seat) in &roster.seats {
+            let highest = self.lives.last_key_value().map_or(NodeId(0), |(node, _)| *node);
+            let known = self.lives.insert(*node, seat.incarnation);
+            let is_right = match known {
+                Some(known) => known == seat.incarnation && before.seats.contains_key(node),
+                None => *node > highest,
+            };
+            if !is_right {
+                return violated(
+                    ONE_LIFE,
+                    format!(
+                        "entry {index} has node {node} in its life {:?}; it was {known:?}, ids go to {highest}, and before \
+                         that the members were {:?}",
+                        seat.incarnation,
+                        before.members().collect::<Vec<_>>()
+                    ),
+                );
+            }
+            match before.seats.get(node) {
+                None => self.marks.set(Mark::LearnerAdded),
+                Some(old) if !old.is_voter && seat.is_voter => self.marks.set(Mark::LearnerPromoted),
+                Some(_) => {}
+            }
+        }
+        if roster.voters.symmetric_difference(&before.voters).count() > 1 {
+            return violated(
+                ONE_AT_A_TIME,
+                format!("entry {index} has voters {:?} behind voters {:?}", roster.voters, before.voters),
+            );
+        }
+        let gone = before.seats.iter().find(|(node, _)| !roster.seats.contains_key(node));
+        if let Some((node, seat)) = gone {
+            self.removed.insert(*node, newest);
+            if seat.is_voter {
+                self.marks.set(Mark::VoterRemoved);
+            }
+        }
+        let gone = gone.map(|(node, _)| *node);
+        self.committed.push(roster);
+        Ok(gone)
+    }
+
+    /// A disk has confirmed a vote.
+    pub fn on_vote(&mut self, voter: NodeId, term: Term, vote: u16) {
+        if vote > 0 {
+            self.votes.entry((term, vote)).or_default().insert(voter);
+        }
+    }
+
+    /// A node begins to lead.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn on_leading(&self, claim: &Claim<'_>) -> Verdict {
+        let Claim { node, term, log, voters } = *claim;
+        let roster = self.newest_in(log);
+        let votes = self.votes.get(&(term, node.0));
+        let own = votes.map_or(0, |votes| votes.intersection(&roster.voters).count());
+        if own * 2 <= roster.voters.len() {
+            return violated(
+                ELECTED,
+                format!("node {node} leads in term {term} by {votes:?}; its log names {:?}", roster.voters),
+            );
+        }
+        if *voters != roster.voters {
+            return violated(
+                KNOWN,
+                format!("node {node} leads {voters:?} in term {term}; its log names {:?}", roster.voters),
+            );
+        }
+        if self.removed.get(&node).is_some_and(|then| term > *then) {
+            return violated(OVER, format!("node {node} leads in term {term}, and was removed before"));
+        }
+        let (acknowledged, then) = self.acknowledged;
+        if term > then && roster.index < acknowledged {
+            return violated(
+                KEPT,
+                format!(
+                    "node {node} leads in term {term} by the list at {}; that at {acknowledged} was acknowledged",
+                    roster.index
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    /// An operator is told that a change is done which he asked for when `count` lists were committed; leaders up to
+    /// `newest` have been elected.
+    ///
+    /// # Errors
+    /// No list since then shows it.
+    pub fn on_done(&mut self, change: &MemberChange<'_>, count: usize, newest: Term) -> Verdict {
+        match self.committed[count - 1..].iter().find(|roster| roster.shows(change)) {
+            Some(roster) if roster.index > self.acknowledged.0 => self.acknowledged = (roster.index, newest),
+            Some(_) => {}
+            None => {
+                return violated(
+                    KEPT,
+                    format!(
+                        "an operator is told that {change:?} is done; the members are {:?}",
+                        self.newest()
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A node ends because it was removed.
+    ///
+    /// # Errors
+    /// It was not.
+    pub fn on_removed(&mut self, node: NodeId) -> Verdict {
+        if !self.has_removed(node) {
+            return violated(
+                REMOVED,
+                format!("node {node} takes itself for removed; the members are {:?}", self.newest().seats),
+            );
+        }
+        if self.removed.contains_key(&node) {
+            self.marks.set(Mark::RemovedNodeEnded);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_wire::entry::Command;
+    use lockstep_wire::peer::MemberIncarnation;
+    use lockstep_wire::{BirthId, MemberRow, Rows};
+
+    use super::*;
+
+    fn life(node: u16) -> Incarnation {
+        Incarnation([node.to_le_bytes()[0]; 16])
+    }
+
+    /// A list of these voters and learners.
+    fn list(voters: &[u16], learners: &[u16]) -> Vec<u8> {
+        let row = |(node, is_voter): (u16, bool)| MemberRow {
+            node: NodeId(node),
+            incarnation: life(node),
+            is_voter,
+            peer_address: "",
+            client_address: "",
+        };
+        let all = voters.iter().map(|node| (*node, true)).chain(learners.iter().map(|node| (*node, false)));
+        let mut rows: Vec<MemberRow<'_>> = all.map(row).collect();
+        rows.sort_by_key(|row| row.node);
+        let mut payload = Vec::new();
+        Command::Members(Members { node_max: NodeId(9), members: Rows::Slice(&rows) }).encode(&mut payload);
+        payload
+    }
+
+    fn born() -> Memberships {
+        let ids = || (1..=3).map(NodeId);
+        let members: Vec<MemberIncarnation> =
+            ids().map(|node| MemberIncarnation { node, incarnation: life(node.0) }).collect();
+        let mut memberships = Memberships::new(ids());
+        memberships.on_born(&Manifest { birth: BirthId([1; 16]), members: Rows::Slice(&members) });
+        memberships
+    }
+
+    fn rule(verdict: Verdict) -> Option<&'static str> {
+        verdict.err().map(|violation| violation.rule)
+    }
+
+    fn commit(memberships: &mut Memberships, index: u64, payload: &[u8]) -> Verdict {
+        memberships.on_committed(LogIndex(index), payload, Term(1)).map(|_| ())
+    }
+
+    #[test]
+    fn two_voters_at_once_and_two_lists_on_their_way_are_seen() {
+        let (node, term) = (NodeId(1), Term(1));
+        let mut it = born();
+        let two = it.on_appended(node, &[], term, &list(&[1, 2, 3, 4, 5], &[]), LogIndex(0));
+        assert_eq!(rule(two), Some(ONE_AT_A_TIME));
+        let mut it = born();
+        let first = list(&[1, 2, 3], &[4]);
+        assert_eq!(it.on_appended(node, &[], term, &first, LogIndex(0)), Ok(()));
+        let log = [(term, first)];
+        let mut again = |committed| it.on_appended(node, &log, term, &list(&[1, 2, 3, 4], &[]), committed);
+        assert_eq!(rule(again(LogIndex(0))), Some(ONE_AT_A_TIME));
+        assert_eq!(again(LogIndex(0)), Ok(()), "the next replica only does as it is told");
+        let mut it = born();
+        assert_eq!(rule(commit(&mut it, 1, &list(&[1, 4], &[]))), Some(ONE_AT_A_TIME));
+    }
+
+    #[test]
+    fn an_id_that_comes_back_or_has_another_life_is_seen() {
+        let mut it = born();
+        assert_eq!(commit(&mut it, 1, &list(&[1, 2], &[])), Ok(()));
+        assert!(it.has_removed(NodeId(3)) && !it.has_removed(NodeId(4)));
+        assert_eq!(rule(commit(&mut it, 2, &list(&[1, 2], &[3]))), Some(ONE_LIFE));
+        let mut it = born();
+        it.lives.insert(NodeId(2), life(7));
+        assert_eq!(rule(commit(&mut it, 1, &list(&[1, 2, 3], &[4]))), Some(ONE_LIFE));
+        let mut it = born();
+        assert_eq!(commit(&mut it, 1, &list(&[1, 2, 3], &[6])), Ok(()));
+        assert_eq!(rule(commit(&mut it, 2, &list(&[1, 2, 3], &[5, 6]))), Some(ONE_LIFE), "it is too low");
+    }
+
+    fn leads(it: &Memberships, node: u16, term: u64, log: &[(Term, Vec<u8>)]) -> Option<&'static str> {
+        let voters = it.newest_in(log).voters.clone();
+        let claim = Claim { node: NodeId(node), term: Term(term), log, voters: &voters };
+        rule(it.on_leading(&claim))
+    }
+
+    #[test]
+    fn a_leader_by_the_votes_of_too_few_of_learners_or_of_the_removed_is_seen() {
+        let mut it = born();
+        it.on_vote(NodeId(1), Term(2), 1);
+        assert_eq!(leads(&it, 1, 2, &[]), Some(ELECTED));
+        it.on_vote(NodeId(4), Term(2), 1);
+        assert_eq!(leads(&it, 1, 2, &[]), Some(ELECTED), "4 has no vote");
+        it.on_vote(NodeId(2), Term(2), 1);
+        assert_eq!(leads(&it, 1, 2, &[]), None);
+        // The list of its log counts, committed or not.
+        let payload = list(&[1, 2, 3, 4], &[]);
+        it.on_appended(NodeId(1), &[], Term(1), &payload, LogIndex(0)).unwrap();
+        let log = [(Term(1), payload)];
+        assert_eq!(leads(&it, 1, 2, &log), None, "1, 2 and 4");
+        it.on_vote(NodeId(1), Term(3), 1);
+        it.on_vote(NodeId(2), Term(3), 1);
+        assert_eq!(leads(&it, 1, 3, &log), Some(ELECTED));
+        let voters = BTreeSet::from([NodeId(1), NodeId(2)]);
+        let claim = Claim { node: NodeId(1), term: Term(3), log: &[], voters: &voters };
+        assert_eq!(rule(it.on_leading(&claim)), Some(KNOWN));
+    }
+
+    #[test]
+    fn who_was_removed_leads_in_no_newer_term_and_nobody_else_ends_for_it() {
+        let mut it = born();
+        for term in [1, 2] {
+            it.on_vote(NodeId(1), Term(term), 3);
+            it.on_vote(NodeId(2), Term(term), 3);
+        }
+        assert_eq!(rule(it.on_removed(NodeId(3))), Some(REMOVED));
+        commit(&mut it, 1, &list(&[1, 2], &[])).unwrap();
+        assert_eq!(leads(&it, 3, 1, &[]), None, "it was elected before, and hears of it late");
+        assert_eq!(leads(&it, 3, 2, &[]), Some(OVER));
+        assert_eq!(it.on_removed(NodeId(3)), Ok(()));
+        assert_eq!(rule(it.on_removed(NodeId(4))), Some(REMOVED));
+    }
+
+    #[test]
+    fn an_acknowledged_change_must_have_been_made_and_be_known_to_later_leaders() {
+        let mut it = born();
+        let promote = MemberChange::Promote { node: NodeId(4) };
+        assert_eq!(rule(it.on_done(&promote, 1, Term(1))), Some(KEPT));
+        commit(&mut it, 1, &list(&[1, 2, 3], &[4])).unwrap();
+        commit(&mut it, 2, &list(&[1, 2, 3, 4], &[])).unwrap();
+        commit(&mut it, 3, &list(&[1, 2, 3], &[])).unwrap();
+        assert_eq!(rule(it.on_done(&promote, 4, Term(1))), Some(KEPT), "it was over when it was asked for");
+        assert_eq!(it.on_done(&promote, 1, Term(1)), Ok(()), "it was so meanwhile");
+        for voter in [1, 2] {
+            it.on_vote(NodeId(voter), Term(1), 1);
+            it.on_vote(NodeId(voter), Term(2), 1);
+        }
+        assert_eq!(leads(&it, 1, 1, &[]), None, "elected before, late");
+        assert_eq!(leads(&it, 1, 2, &[]), Some(KEPT));
+    }
+}
