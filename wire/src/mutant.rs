@@ -113,6 +113,8 @@ mutants! {
     MembershipKeptAtInstall = "membership-kept-at-install",
     /// A node that was removed may be added again under its id, with another life (contract 8).
     NodeIdReused = "node-id-reused",
+    /// What a learner's disk has counts for a majority (contract 8).
+    LearnerCounts = "learner-counts",
     /// A restored cell grants at once what those who held it before may still believe to hold (contract 1).
     RestoreWithoutQuietTime = "restore-without-quiet-time",
 }

@@ -325,7 +325,9 @@ impl MembershipHistory {
     /// on with the entries that it had.
     pub(crate) fn install(&mut self, index: LogIndex, list: Option<Membership>, is_log_kept: bool) {
         self.newer.retain(|(at, _)| is_log_kept && *at > index);
-        if let Some(list) = list {
+        // Whoever lost its snapshot may know of more that is committed, and gets an older state than that.
+        let is_behind = is_log_kept && self.committed.0 > index;
+        if let Some(list) = list.filter(|_| !is_behind) {
             self.committed = (index, list);
         }
     }
@@ -412,5 +414,18 @@ mod tests {
         history.push(LogIndex(5), two.clone());
         assert!(!history.commit(LogIndex(4)) && history.commit(LogIndex(6)));
         assert_eq!(history.committed(), &two);
+    }
+
+    #[test]
+    fn a_state_from_before_the_newest_committed_list_does_not_take_it_back() {
+        let one = birth(&[1, 2, 3]);
+        let two = one.changed(&learner(4)).unwrap();
+        let mut history = MembershipHistory::new(one.clone());
+        history.push(LogIndex(5), two.clone());
+        assert!(history.commit(LogIndex(6)));
+        history.install(LogIndex(4), Some(one.clone()), true);
+        assert_eq!(history.current(), &two, "the log goes on with the entry");
+        history.install(LogIndex(7), Some(one.clone()), false);
+        assert_eq!(history.current(), &one);
     }
 }

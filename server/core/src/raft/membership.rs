@@ -52,7 +52,8 @@ impl Raft {
 
     /// The other voters.
     pub(super) fn voters(&self) -> impl Iterator<Item = &Peer> {
-        self.peers.iter().filter(|peer| peer.is_voter)
+        let counts = |peer: &&Peer| peer.is_voter || peer.is_member && mutant::is(Mutant::LearnerCounts);
+        self.peers.iter().filter(counts)
     }
 
     /// Changes who the members are; nothing is done when they are so already. Tells where the entry is.

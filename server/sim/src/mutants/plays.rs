@@ -9,6 +9,7 @@ use crate::oracle::Verdict;
 use crate::world::World;
 use crate::world::fault::{Cuts, Fault, cut_both};
 use crate::world::network::Site;
+use crate::world::operator::Change;
 use crate::world::plan::Plan;
 use crate::world::schedule::MS;
 use crate::world::trace::Trace;
@@ -209,5 +210,43 @@ pub(super) fn restore_beside_a_holder(mut plan: Plan) -> Verdict {
     world.act(&Fault::Restore { node: leader, is_older: false });
     world.run_for(15_000 * MS)?;
     world.act(&Fault::ClientResume(holder));
+    world.come_to_rest()
+}
+
+/// A leader that is cut off appends a change of the members; the others make other changes and go on past their logs, so that
+/// it gets a snapshot, and campaigns.
+pub(super) fn install_over_an_uncommitted_list(mut plan: Plan) -> Verdict {
+    plan.spares = 2;
+    // Nothing but what the play asks for.
+    plan.operator_gap_mean = u64::MAX / 4;
+    plan.workload.clients = 6;
+    plan.workload.think_mean = 5 * MS;
+    plan.workload.hold_mean = 5 * MS;
+    plan.disk_latency_mean = 2 * MS;
+    plan.cache_bytes_max = 0;
+    let mut world = World::new(plan, Trace::silent());
+    world.run_for(4_000 * MS)?;
+    let Some(old) = world.leader(CELL) else { return world.come_to_rest() };
+    let (one, other) = ((old + 1) % 3, (old + 2) % 3);
+    let cuts = links(&[(old, one), (old, other), (old, 3), (old, 4)]);
+    world.act(&Fault::Cut(cuts.clone()));
+    world.ask_for(old, CELL, &Change::Remove(Plan::node_id(one)));
+    wait_for(&mut world, |world| world.leader(CELL).is_some_and(|leader| leader != old))?;
+    world.run_for(500 * MS)?;
+    for spare in [3, 4] {
+        world.join(spare);
+        let addition = world.addition(spare);
+        world.change_members(CELL, &addition);
+        world.run_for(1_500 * MS)?;
+        world.change_members(CELL, &Change::Promote(Plan::node_id(spare)));
+        world.run_for(500 * MS)?;
+    }
+    world.run_for(6_000 * MS)?;
+    world.act(&Fault::Mend(cuts));
+    world.run_for(4_000 * MS)?;
+    if let Some(leader) = world.leader(CELL) {
+        world.act(&Fault::Transfer(leader, Some(old)));
+    }
+    world.run_for(2_000 * MS)?;
     world.come_to_rest()
 }

@@ -118,3 +118,12 @@ pub(super) fn failing_disks(seed: u64) -> Plan {
     plan.faults = FaultPlan { power_losses: true, ..faults(1_000) };
     plan
 }
+
+/// Members that come and go all the time.
+pub(super) fn changing_members(seed: u64) -> Plan {
+    let mut plan = short(seed);
+    plan.spares = 3;
+    plan.operator_gap_mean = 300 * MS;
+    plan.faults = FaultPlan { kills: true, transfers: true, ..faults(2_000) };
+    plan
+}

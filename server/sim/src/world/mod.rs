@@ -16,7 +16,7 @@ mod judge;
 mod machine;
 pub mod network;
 mod node;
-mod operator;
+pub mod operator;
 pub mod plan;
 mod process;
 mod promise;

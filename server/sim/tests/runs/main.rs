@@ -3,6 +3,7 @@
 mod clients;
 mod field;
 mod harm;
+mod membership;
 mod restoration;
 mod scenarios;
 mod seeds;

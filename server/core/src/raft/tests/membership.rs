@@ -225,3 +225,18 @@ fn a_new_node_under_a_wiped_members_id_does_not_join() {
     let reports = &cluster.member(leader.0).reports;
     assert!(reports.iter().any(|report| report.contains("formatted again")), "{reports:?}");
 }
+
+#[test]
+fn a_node_that_was_removed_before_it_heard_of_its_cells_birth_learns_it() {
+    let mut cluster = Cluster::new(3, 11);
+    cluster.start_all();
+    cluster.run_until(SECOND, "no birth", |cluster| cluster.raft(1).is_born());
+    let late = NodeId(3);
+    cluster.crash(late);
+    cluster.run_until_serving(Span::from_ms(10_000));
+    must_change(&mut cluster, &MemberChange::Remove { node: late });
+    cluster.start(late);
+    assert!(!cluster.raft(late.0).is_born());
+    cluster.run_for(Span::from_ms(2_000));
+    assert_eq!(cluster.raft(late.0).role_name(), "removed");
+}
