@@ -234,7 +234,7 @@ impl Membership {
                 if at.is_ok_and(|at| Listed { is_voter: false, ..self.members[at].clone() } == learner) {
                     return Ok(next);
                 }
-                if node <= self.node_max && !mutant::is(Mutant::NodeIdReused) {
+                if node <= self.node_max && (at.is_ok() || !mutant::is(Mutant::NodeIdReused)) {
                     return Err(MemberObjection::IdTaken { free: u32::from(self.node_max.0) + 1 });
                 }
                 if peer_address.is_empty() || client_address.is_empty() {
