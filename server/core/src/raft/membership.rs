@@ -234,6 +234,8 @@ impl Raft {
         if !self.is_removed {
             self.step_down("this node was removed from the cell", now);
             self.is_removed = true;
+            // Whoever asks here is not sent to somebody who may be gone, too.
+            self.leader = None;
             self.election_at = Time::NEVER;
             self.events.push_back(RaftEvent::Removed);
         }

@@ -12,6 +12,7 @@ use super::World;
 use super::client::Client;
 use super::defect::Defect;
 use super::fault::Fault;
+use super::judge::CellJudges;
 use super::network::Site;
 use super::plan::Plan;
 use super::process::{Process, Surroundings};
@@ -279,7 +280,12 @@ impl World {
             return false;
         }
         self.act(&Fault::PowerLoss(node));
-        let born = self.judges.each_cell().filter(|(_, judges)| judges.is_born).map(|(cell, _)| cell);
+        let id = Plan::node_id(node);
+        let is_of = |judges: &CellJudges| {
+            let is_known = judges.memberships.countable().any(|list| list.seat(id).is_some());
+            judges.is_born && (is_known || judges.memberships.has_removed(id))
+        };
+        let born = self.judges.each_cell().filter(|(_, judges)| is_of(judges)).map(|(cell, _)| cell);
         let state = &mut self.nodes[node];
         state.lost_cells = born.collect();
         state.machine.wipe(&self.plan, node);

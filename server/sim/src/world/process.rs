@@ -124,6 +124,8 @@ pub(super) struct Process {
     pub(super) are_links_stale: bool,
     /// What an operator has asked for about the members and has no answer to.
     pub(super) changes: Changes,
+    /// It was not there when the cells were born.
+    pub(super) is_joining: bool,
     /// Cells that it was removed from.
     pub(super) removed: BTreeSet<CellId>,
     pub(super) drains: Vec<(CellId, DrainId)>,
@@ -235,6 +237,7 @@ impl Process {
             links: BTreeMap::new(),
             are_links_stale: true,
             changes: Changes::default(),
+            is_joining: place >= plan.nodes,
             removed: BTreeSet::new(),
             drains: Vec::new(),
             marked_drains: Vec::new(),

@@ -67,7 +67,9 @@ impl Process {
         if self.is_over {
             return;
         }
-        if self.lost_cells.contains(&cell) {
+        // To be bound to a cell is no promise: whoever joins, may be so by one that knows nothing of its earlier life.
+        let is_binding = matches!(head.kind, RecordKind::Manifest | RecordKind::Born);
+        if self.lost_cells.contains(&cell) && !(self.is_joining && is_binding) {
             around.judges.on_forgotten_promise(cell, self.identity.node, head);
         }
         if head.kind == RecordKind::Manifest {

@@ -107,6 +107,7 @@ fn a_removed_node_learns_it_and_disturbs_nobody() {
     must_change(&mut cluster, &MemberChange::Remove { node: removed });
     assert!(cluster.end_trace().contains(&format!("{removed}    removed")));
     assert_eq!(cluster.raft(removed.0).role_name(), "removed");
+    assert_eq!(cluster.raft(removed.0).leader(), None, "it names nobody who leads");
     let term = cluster.raft(leader.0).term();
     // Also when it was away, and its own log knows nothing of it.
     cluster.crash(removed);
