@@ -6,15 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use lockstep_core::{AppendId, Cell, RecordHead, Restore, Time};
-use lockstep_ring::storage::{DataDirectory, LogDisk};
+use lockstep_core::{AppendId, Cell, RecordHead, Time};
+use lockstep_ring::storage::LogDisk;
 use lockstep_ring::{Completion, Ring, Token};
-use lockstep_wal::disk::{DiskOp, Lane, ShardId};
-use lockstep_wal::{
-    Log, LoggedRecord, Lsn, ReadDone, ReadId, ReadOutcome, ReadsFull, SnapshotDone, load_snapshot,
-};
+use lockstep_wal::disk::{DiskOp, Lane};
+use lockstep_wal::{Log, LoggedRecord, Lsn, ReadDone, ReadId, ReadOutcome, ReadsFull, SnapshotDone};
 use lockstep_wire::{CellId, LogIndex, SnapshotId};
 
+use super::recovery::recover;
 use super::{DISK, ShardError, ShardPlan};
 
 /// The pause before each piece of background work, and of a snapshot, so that neither crowds out commits.
@@ -62,45 +61,13 @@ pub(super) fn open(
     plan: &mut ShardPlan,
     now: Time,
 ) -> Result<(ShardDisk, BTreeMap<CellId, Cell>), ShardError> {
-    let log_error = |error: &dyn std::fmt::Display| ShardError::Log(error.to_string());
-    let mut directory = DataDirectory::open(&plan.data).map_err(|error| log_error(&error))?;
-    let mut restores: BTreeMap<CellId, Restore> =
-        plan.cells.iter().map(|config| (config.cell, Restore::new())).collect();
-    let mut refused = None;
-    let (log, inspection) =
-        Log::open(&mut directory, &plan.superblock, ShardId(plan.shard), plan.salt, &mut |_, record| {
-            let outcome = match restores.get_mut(&record.cell) {
-                Some(restore) => {
-                    let head = RecordHead { kind: record.kind, term: record.term, index: record.index };
-                    restore.on_record(head, record.payload);
-                    Ok(())
-                }
-                None => {
-                    Err(format!("the log holds records of cell {}, which is not configured", record.cell))
-                }
-            };
-            if let Err(reason) = outcome {
-                refused.get_or_insert(reason);
-            }
-        })
-        .map_err(|refusal| log_error(&format!("{}: {refusal}", plan.data.display())))?;
-    if let Some(reason) = refused {
-        return Err(log_error(&format!("{}: {reason}", plan.data.display())));
-    }
-    tracing::debug!(shard = plan.shard, records = %inspection.last_lsn, torn = inspection.is_torn, "log recovered");
+    let (log, mut restores) = recover(plan)?;
     let cells = plan
         .cells
         .drain(..)
         .map(|config| {
-            let cell = config.cell;
-            let mut restore = restores.remove(&cell).unwrap_or_default();
-            let complaints = restore.load(config.limits, log.snapshots(cell), |snapshot, visit| {
-                load_snapshot(&mut directory, cell, snapshot, visit).map_err(|refusal| refusal.to_string())
-            });
-            for complaint in complaints {
-                tracing::warn!(%cell, "{complaint}; trying an older snapshot, or the leader's");
-            }
-            (cell, Cell::new(config, restore, now))
+            let restore = restores.remove(&config.cell).unwrap_or_default();
+            (config.cell, Cell::new(config, restore, now))
         })
         .collect();
     let driver = LogDisk::new(ring, &plan.data, DISK)
@@ -304,7 +271,7 @@ impl ShardDisk {
 #[cfg(test)]
 mod tests {
     use lockstep_ring::RingConfig;
-    use lockstep_wal::disk::{Action, DiskDone, DiskError};
+    use lockstep_wal::disk::{Action, DiskDone, DiskError, ShardId};
     use lockstep_wal::layout::SEGMENT_BYTES_MIN;
     use lockstep_wal::memory::MemoryDisk;
     use lockstep_wal::{Superblock, format};

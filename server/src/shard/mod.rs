@@ -13,6 +13,7 @@ pub(crate) mod handoff;
 mod link;
 mod peers;
 mod receive;
+mod recovery;
 
 use std::collections::BTreeMap;
 use std::io;

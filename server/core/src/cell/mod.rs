@@ -8,9 +8,11 @@ mod apply;
 mod backup;
 mod calls;
 mod digest;
+
 mod handover;
 mod last_state;
 mod lease;
+mod loading;
 mod members;
 mod question;
 mod remains;
@@ -33,7 +35,7 @@ use lockstep_wire::{BirthId, CellId, Epoch, Incarnation, LogIndex, NodeId, Sessi
 use crate::effect::{DrainId, Effect, Effects, Halt, RecordHead};
 use crate::input::Input;
 use crate::raft::{Raft, RaftConfig, Restored};
-use crate::table::{Limits, Outcomes, SessionSlot, Table, TableLoader};
+use crate::table::{Limits, Outcomes, SessionSlot, Table};
 use crate::time::{Span, Time};
 
 use backup::Saves;
@@ -43,9 +45,11 @@ use handover::Handover;
 use lease::Leases;
 use question::Questions;
 use remains::Remains;
-use snapshot::{Snapshots, finish_loading};
+use snapshot::Snapshots;
 use tenure::Tenure;
 use waits::WaitTimers;
+
+pub use loading::LoadedSnapshot;
 
 /// Bytes of entries that a cell keeps in memory for its followers, unless it is told otherwise.
 pub const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -166,21 +170,20 @@ impl Restore {
     ) -> Vec<String> {
         let mut complaints = Vec::new();
         for snapshot in snapshots {
-            let mut loader = TableLoader::new(limits);
-            let outcome = read(snapshot, &mut |bytes| {
-                // What is wrong is said at the end once more.
-                let _ = loader.push(bytes);
-            });
-            match outcome.and_then(|()| finish_loading(&mut loader, snapshot)) {
-                Ok(table) => {
-                    self.restored.on_loaded(snapshot, table.epoch(), table.members().cloned());
-                    self.table = Some(table);
+            match LoadedSnapshot::load(limits, |visit| read(snapshot, visit).map(|()| snapshot)) {
+                Ok(loaded) => {
+                    self.adopt(loaded);
                     break;
                 }
                 Err(reason) => complaints.push(format!("snapshot {snapshot}: {reason}")),
             }
         }
         complaints
+    }
+
+    fn adopt(&mut self, LoadedSnapshot { snapshot, table }: LoadedSnapshot) {
+        self.restored.on_loaded(snapshot, table.epoch(), table.members().cloned());
+        self.table = Some(table);
     }
 }
 

@@ -125,8 +125,7 @@ impl Log {
     /// # Panics
     /// When the payload is over the limit of an entry or the term is older than the last one.
     pub(super) fn append(&mut self, term: Term, payload: impl FnOnce(&mut Vec<u8>)) -> LogIndex {
-        assert!(term >= self.last_term(), "terms never fall along a log");
-        let index = self.last.next();
+        let index = self.extend(term);
         if self.chunks.back().is_none_or(|chunk| chunk.bytes.len() >= CHUNK_BYTES_FULL) {
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.bytes.reserve(CHUNK_BYTES_FULL + ENTRY_BYTES_MAX);
@@ -140,6 +139,21 @@ impl Log {
         assert!(payload_bytes <= ENTRY_BYTES_MAX, "an entry of {payload_bytes} bytes is over the limit");
         chunk.ends.push(chunk.bytes.len());
         self.cached_bytes += payload_bytes;
+        index
+    }
+
+    /// Appends an entry whose payload nobody will ask memory for: it is applied and durable.
+    ///
+    /// # Panics
+    /// When a payload before it is in memory: they are there without a gap.
+    pub(super) fn append_without_payload(&mut self, term: Term) -> LogIndex {
+        assert!(self.chunks.is_empty(), "there is no gap between payloads");
+        self.extend(term)
+    }
+
+    fn extend(&mut self, term: Term) -> LogIndex {
+        assert!(term >= self.last_term(), "terms never fall along a log");
+        let index = self.last.next();
         if term > self.last_term() || self.runs.is_empty() {
             self.runs.push(Run { first: index, term });
         }

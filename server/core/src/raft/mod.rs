@@ -231,9 +231,11 @@ impl Raft {
     /// A node as its records left it.
     ///
     /// # Panics
-    /// When the configuration is not sound; whoever reads it from a file has checked it.
+    /// When the configuration is not sound; whoever reads it from a file has checked it. When payloads were not kept for a
+    /// snapshot that is not gone on from.
     pub fn new(config: RaftConfig, restored: Restored, now: Time) -> Raft {
         config.assert_sound();
+        assert!(restored.has_payloads(), "what is to be applied is in memory");
         let through = restored.loaded.map_or(LogIndex(0), |snapshot| snapshot.index);
         let missing = restored.mark.filter(|_| restored.lacks_state());
         let memberships = restored.memberships(&config);

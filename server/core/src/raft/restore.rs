@@ -34,6 +34,8 @@ pub struct Restored {
     pub(super) log: Log,
     /// Whether the log has had an entry: the first one may stand anywhere, those before it were recycled.
     has_begun: bool,
+    /// The payloads of entries through this one are not kept: a snapshot that is likely to count has them.
+    covered: LogIndex,
     /// The newest snapshot that counts.
     pub(super) mark: Option<SnapshotId>,
     /// The one whose state the replica goes on from.
@@ -52,6 +54,11 @@ impl Restored {
     /// No record yet: a cell that was never born.
     pub fn new() -> Restored {
         Restored::default()
+    }
+
+    /// No record yet, of a cell that is likely to go on from a snapshot through this index, and not from an older one.
+    pub fn behind(through: LogIndex) -> Restored {
+        Restored { covered: through, ..Restored::default() }
     }
 
     /// Takes the cell's next record.
@@ -96,7 +103,12 @@ impl Restored {
         self.has_begun = true;
         let expected = self.log.last_index().next();
         assert!(head.index == expected, "entry {} is in the log where {expected} belongs", head.index);
-        self.log.append(head.term, |out| out.extend_from_slice(payload));
+        if head.index <= self.covered {
+            // Truncations have taken whatever is behind it.
+            self.log.append_without_payload(head.term);
+        } else {
+            self.log.append(head.term, |out| out.extend_from_slice(payload));
+        }
         if let Some(members) = Members::in_entry(payload) {
             let members = members.expect("a list of members in the log is whole");
             self.lists.push((head.index, Membership::of(&members)));
@@ -174,6 +186,13 @@ impl Restored {
         self.log.base() > LogIndex(0) && self.loaded.is_none()
     }
 
+    /// Whether the payloads of all entries behind the loaded state are there. If not, they were not kept because of a
+    /// snapshot that was not loaded.
+    pub(super) fn has_payloads(&self) -> bool {
+        let through = self.loaded.map_or(LogIndex(0), |snapshot| snapshot.index);
+        self.lacks_state() || self.log.cache_first() <= through.next()
+    }
+
     /// What an entry says that survived, behind the snapshot that was loaded.
     pub(crate) fn payload(&self, index: LogIndex) -> Option<&[u8]> {
         self.log.payload(index)
@@ -211,6 +230,35 @@ mod tests {
         assert_eq!((restored.term, restored.vote), (Term(3), None));
         assert_eq!(restored.log.payload(LogIndex(2)), Some(&b"c"[..]));
         assert_eq!(restored.log.term_at(LogIndex(1)), Some(Term(1)));
+    }
+
+    #[test]
+    fn payloads_that_a_snapshot_covers_are_not_kept_and_their_terms_are() {
+        let mut restored = Restored::behind(LogIndex(3));
+        for index in 1..=5 {
+            record(&mut restored, RecordKind::Entry, 1, index, b"old");
+        }
+        record(&mut restored, RecordKind::Truncate, 2, 2, b"");
+        for index in 2..=5 {
+            record(&mut restored, RecordKind::Entry, 2, index, b"new");
+        }
+        record(&mut restored, RecordKind::SnapshotMark, 2, 3, b"");
+        let payload = |index| restored.log.payload(LogIndex(index));
+        assert_eq!([1, 2, 3, 4, 5].map(payload), [None, None, None, Some(&b"new"[..]), Some(&b"new"[..])]);
+        assert_eq!([1, 2, 3].map(|index| restored.log.term_at(LogIndex(index)).unwrap().0), [1, 2, 2]);
+        assert!(!restored.has_payloads(), "nothing is loaded");
+        restored.on_loaded(mark(3, 2), Epoch(0), None);
+        assert!(restored.has_payloads());
+    }
+
+    #[test]
+    fn payloads_that_were_not_kept_are_missed_behind_an_older_snapshot() {
+        let mut restored = Restored::behind(LogIndex(3));
+        for index in 1..=4 {
+            record(&mut restored, RecordKind::Entry, 1, index, b"");
+        }
+        restored.on_loaded(mark(1, 1), Epoch(0), None);
+        assert!(!restored.has_payloads());
     }
 
     fn mark(index: u64, term: u64) -> SnapshotId {

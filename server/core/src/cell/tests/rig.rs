@@ -21,8 +21,8 @@ use self::snapshots::SnapshotDisk;
 use super::text;
 use crate::table::Limits;
 use crate::{
-    AppendId, Cell, CellConfig, ConnectionId, DrainId, Effect, Effects, Halt, Input, Lane, Member,
-    RecordHead, RecordKind, Report, Restore, Span, Time,
+    AppendId, Cell, CellConfig, ConnectionId, DrainId, Effect, Effects, Halt, Input, Lane, LoadedSnapshot,
+    Member, RecordHead, RecordKind, Report, Restore, Span, Time,
 };
 
 mod snapshots;
@@ -229,18 +229,26 @@ impl Rig {
         self.settle();
     }
 
-    /// What a member's disk has, as a start would find it.
+    /// What a member's disk has, as a start would find it: with a guess at the newest snapshot, and without when it is wrong.
     pub(super) fn restored(&mut self, node: u16) -> Restore {
         let limits = self.limits;
         let this = self.node(NodeId(node));
-        let mut restore = Restore::new();
-        for (head, payload) in &this.records {
-            restore.on_record(*head, payload);
+        let (stored, counting) = (&this.snapshots.stored, this.snapshots.counting(&this.records));
+        let take = |mut restore: Restore| {
+            this.records.iter().for_each(|(head, payload)| restore.on_record(*head, payload));
+            restore
+        };
+        let newest = stored.newest();
+        let load = |id| LoadedSnapshot::load(limits, |visit| stored.read(id, visit).map(|()| id)).ok();
+        let mut restore = take(newest.map_or_else(Restore::new, |id| Restore::behind(id.index)));
+        let is_loaded =
+            newest.and_then(load).is_some_and(|loaded| restore.go_on_from(loaded, counting.first().copied()));
+        if is_loaded {
+            this.snapshots.complaints.clear();
+        } else {
+            restore = take(Restore::new());
+            this.snapshots.complaints = restore.load(limits, counting, |id, visit| stored.read(id, visit));
         }
-        this.snapshots.complaints =
-            restore.load(limits, this.snapshots.counting(&this.records), |id, visit| {
-                this.snapshots.stored.read(id, visit)
-            });
         restore
     }
 

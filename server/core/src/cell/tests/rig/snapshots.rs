@@ -19,6 +19,11 @@ use crate::{Input, LogRead, RecordHead, RecordKind, SnapshotRead};
 pub(super) struct Stored(BTreeMap<SnapshotId, Vec<Vec<u8>>>);
 
 impl Stored {
+    /// The newest one, whether it counts or not.
+    pub(super) fn newest(&self) -> Option<SnapshotId> {
+        self.0.keys().copied().max_by_key(|id| id.index)
+    }
+
     /// Hands out the bytes of a snapshot in order.
     pub(super) fn read(&self, id: SnapshotId, visit: &mut dyn FnMut(&[u8])) -> Result<(), String> {
         let pieces = self.0.get(&id).ok_or("it is not there")?;
