@@ -8,7 +8,6 @@ mod apply;
 mod backup;
 mod calls;
 mod digest;
-
 mod handover;
 mod last_state;
 mod lease;
