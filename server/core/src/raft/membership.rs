@@ -131,6 +131,10 @@ impl Raft {
             let list = Membership::of(&members);
             self.memberships.push(index, list);
             self.on_members_changed(now);
+            if self.role == Role::Leader {
+                // Whom a round waited for may have no say any more, and nobody else will answer.
+                self.count_answers();
+            }
         }
     }
 

@@ -89,7 +89,7 @@ impl Raft {
         }
     }
 
-    fn count_answers(&mut self) {
+    pub(super) fn count_answers(&mut self) {
         let own = self.leading.rounds.begun();
         let answered = self.by_majority(own, |peer| peer.progress.answered);
         self.leading.rounds.on_answered(answered);

@@ -4,8 +4,8 @@
 //! neighbours meet, and none is appended before the one before it is committed; an id is a member in one life, once; what an
 //! operator was told to be done is in the log of every later leader; whoever leads has the votes of a majority of
 //! the voters that its log names, takes those for members and was not removed before; and only who was removed
-//! ends for it. It knows which entries were appended and committed and which votes disks have confirmed, and reads the lists
-//! itself. Deliberately absent: on which disks entries are; `majority` counts them, among the voters named here.
+//! ends for it. It knows which entries were appended and committed and which votes were written down, and reads the lists
+//! itself. Deliberately absent: what disks have; `majority` knows that, and counts among the voters named here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,7 +128,7 @@ pub struct Memberships {
     lives: BTreeMap<NodeId, Incarnation>,
     /// Who was removed, and the newest term that had a leader when that was first applied.
     removed: BTreeMap<NodeId, Term>,
-    /// Votes that disks have confirmed: in a term, for a node.
+    /// Votes that voters have written down: in a term, for a node.
     votes: BTreeMap<(Term, u16), BTreeSet<NodeId>>,
     /// The newest list that shows what an operator was told to be done, and the newest term that had a leader then.
     acknowledged: (LogIndex, Term),
@@ -314,7 +314,7 @@ impl Memberships {
         Ok(gone)
     }
 
-    /// A disk has confirmed a vote.
+    /// A vote is written down.
     pub fn on_vote(&mut self, voter: NodeId, term: Term, vote: u16) {
         if vote > 0 {
             self.votes.entry((term, vote)).or_default().insert(voter);

@@ -251,7 +251,6 @@ impl Judges {
         let terms = mirror.iter().map(|(term, _)| *term);
         let verdict = self.cell(id).disks.on_recovered(node, terms, ballot);
         self.take(verdict);
-        self.cell(id).memberships.on_vote(node, ballot.term, ballot.vote);
         let mut prev_term = Term(0);
         for ((term, payload), index) in mirror.iter().zip(1..) {
             let payload = number_of(payload);

@@ -109,7 +109,11 @@ impl Process {
                 self.landing.retain(|landing| landing.cell != cell || landing.index < head.index);
                 around.judges.cell(cell).disks.on_truncated(node, head.index);
             }
-            RecordKind::HardState => self.voting.push_back((lsn, cell, ballot_of(head, payload))),
+            RecordKind::HardState => {
+                let ballot = ballot_of(head, payload);
+                self.voting.push_back((lsn, cell, ballot));
+                around.judges.cell(cell).memberships.on_vote(node, ballot.term, ballot.vote);
+            }
             RecordKind::SnapshotMark => {
                 self.land(lsn, cell, head, true);
                 let mirror = self.mirrors.entry(cell).or_default();
@@ -148,9 +152,7 @@ impl Process {
             && lsn <= self.log.durable()
         {
             self.voting.pop_front();
-            let (judges, node) = (around.judges.cell(cell), self.identity.node);
-            judges.disks.on_ballot_durable(node, ballot);
-            judges.memberships.on_vote(node, ballot.term, ballot.vote);
+            around.judges.cell(cell).disks.on_ballot_durable(self.identity.node, ballot);
         }
         let durable = match self.defect {
             Some(Defect::DurableBeforeWritten) => self.log.appended(),

@@ -2,6 +2,7 @@
 
 use lockstep_wire::{Incarnation, LogIndex, MemberChange, NodeId};
 
+use super::super::Urgency;
 use super::cluster::Cluster;
 use crate::Span;
 use crate::members::MemberObjection;
@@ -240,4 +241,21 @@ fn a_node_that_was_removed_before_it_heard_of_its_cells_birth_learns_it() {
     assert!(!cluster.raft(late.0).is_born());
     cluster.run_for(Span::from_ms(2_000));
     assert_eq!(cluster.raft(late.0).role_name(), "removed");
+}
+
+#[test]
+fn a_round_that_waits_for_a_voter_which_is_removed_is_confirmed_by_those_who_are_left() {
+    let mut cluster = Cluster::serving(2, 12);
+    let leader = cluster.serving_leader().unwrap();
+    let removed = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    cluster.isolate(removed);
+    let before = cluster.oracle().rounds_confirmed;
+    cluster.ask_round(leader, Urgency::Now).unwrap();
+    cluster.run_for(Span::from_ms(10));
+    assert_eq!(cluster.oracle().rounds_confirmed, before, "one of two is no majority");
+    must_change(&mut cluster, &MemberChange::Remove { node: removed });
+    assert_eq!(cluster.oracle().rounds_confirmed, before + 1);
+    cluster.ask_round(leader, Urgency::Now).unwrap();
+    cluster.run_for(Span::from_ms(10));
+    assert_eq!(cluster.oracle().rounds_confirmed, before + 2, "and so are later ones");
 }
