@@ -139,7 +139,8 @@ impl Raft {
     }
 
     pub(super) fn send_hello(&mut self, at: usize, now: Time, fx: &mut Effects) {
-        if self.is_surely_removed(self.peers[at].node) && self.birth.is_decided() {
+        if self.peers[at].refused == Some(PeerRefusal::Removed) {
+            // Said before there was a way to tell it.
             return self.refuse(self.peers[at].node, PeerRefusal::Removed, fx);
         }
         let stored = self.birth.manifest.as_ref().filter(|_| self.birth.is_manifest_durable);
@@ -172,7 +173,7 @@ impl Raft {
         }
         if let Some(reason) = self.misfit(from, hello) {
             self.peers[at].hello = None;
-            self.peers[at].is_refused = true;
+            self.peers[at].refused = Some(reason);
             return self.refuse(from, reason, fx);
         }
         if hello.birth.is_none() && self.is_born() && !mutant::is(Mutant::WipedNodeVotes) {
@@ -189,7 +190,7 @@ impl Raft {
             self.send_hello(at, now, fx);
         }
         self.peers[at].hello = Some(*hello);
-        self.peers[at].is_refused = false;
+        self.peers[at].refused = None;
         self.birth_on_hello(at, hello, now, fx);
         if !is_again {
             self.on_accepted(at, now);
@@ -205,8 +206,13 @@ impl Raft {
             let is_known = self.config.members.contains(&from);
             return if is_known { self.misfit_of_hash(hello) } else { Some(PeerRefusal::NotMember) };
         };
+        if hello.birth.is_some_and(|birth| birth != manifest.birth) {
+            return Some(PeerRefusal::OtherBirth);
+        }
         if self.is_surely_removed(from) {
-            return Some(PeerRefusal::Removed);
+            // For certain, and for good, only to the one that was: another may have been formatted under its id.
+            let was_member = hello.birth.is_some();
+            return Some(if was_member { PeerRefusal::Removed } else { PeerRefusal::NotMember });
         }
         let is_other =
             |member: &Listed| member.incarnation != hello.incarnation && !mutant::is(Mutant::WipedNodeVotes);
@@ -214,8 +220,7 @@ impl Raft {
             let is_surely_unborn = self.is_lowest() && !self.birth.is_born_appended;
             return Some(if is_surely_unborn { PeerRefusal::Unborn } else { PeerRefusal::OtherIncarnation });
         }
-        let is_other = hello.birth.is_some_and(|birth| birth != manifest.birth);
-        is_other.then_some(PeerRefusal::OtherBirth)
+        None
     }
 
     /// Whether the members of a hello are those of this node, and both begin with the same state.
@@ -251,11 +256,8 @@ impl Raft {
 
     pub(super) fn on_refused(&mut self, from: NodeId, reason: PeerRefusal, now: Time, fx: &mut Effects) {
         let Some(at) = self.peer_at(from) else { return };
-        if self.is_waiting_to_join() {
-            // By a cell that is not born yet, perhaps.
-            return;
-        }
-        self.peers[at].is_refusing = true;
+        // A node that waits to join asks again: the cell may be not born yet.
+        self.peers[at].is_refusing = !self.is_waiting_to_join();
         if reason == PeerRefusal::Removed && self.birth.is_decided() {
             self.on_removed(now);
         }
@@ -490,7 +492,7 @@ impl Raft {
     fn owes_hello(&self, at: usize) -> bool {
         let peer = &self.peers[at];
         let is_open = peer.hello.is_none() || !self.birth.is_born;
-        peer.is_linked && !peer.is_refused && !peer.is_refusing && is_open
+        peer.is_linked && peer.refused.is_none() && !peer.is_refusing && is_open
     }
 
     fn report_unborn(&mut self, fx: &mut Effects) {

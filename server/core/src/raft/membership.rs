@@ -196,7 +196,7 @@ impl Raft {
             };
             if self.birth.is_decided() && peer.hello.as_ref().is_some_and(is_other) {
                 peer.hello = None;
-                peer.is_refused = true;
+                peer.refused = Some(PeerRefusal::OtherIncarnation);
             }
             self.peers.push(peer);
         }
@@ -223,7 +223,7 @@ impl Raft {
         for at in 0..self.peers.len() {
             let node = self.peers[at].node;
             if self.is_surely_removed(node) && self.peers[at].hello.take().is_some() {
-                self.peers[at].is_refused = true;
+                self.peers[at].refused = Some(PeerRefusal::Removed);
                 self.refuse(node, PeerRefusal::Removed, fx);
             }
         }

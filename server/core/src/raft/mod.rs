@@ -29,7 +29,7 @@ mod transfer;
 use std::collections::VecDeque;
 
 use lockstep_wire::limit::MEMBERS_MAX;
-use lockstep_wire::peer::{Beat, BeatKind, CellHello, PeerMessage};
+use lockstep_wire::peer::{Beat, BeatKind, CellHello, PeerMessage, PeerRefusal};
 use lockstep_wire::{BirthId, CellId, Incarnation, LogIndex, NodeId, RoundId, SnapshotId, Term};
 
 use self::birth::Birth;
@@ -109,8 +109,8 @@ struct Peer {
     is_linked: bool,
     /// What it last said of itself on this link, if that fits what is known of it.
     hello: Option<CellHello>,
-    /// It said something of itself that does not fit; what it says further is ignored.
-    is_refused: bool,
+    /// Why what it said of itself does not fit, if that is so; what it says further is ignored.
+    refused: Option<PeerRefusal>,
     /// It will not talk to this node.
     is_refusing: bool,
     /// How many hellos from before the birth it has said on this link since the cell was born.
@@ -132,7 +132,7 @@ impl Peer {
             node,
             is_linked: false,
             hello: None,
-            is_refused: false,
+            refused: None,
             is_refusing: false,
             hellos_from_before: 0,
             hello_sent_at: None,
@@ -377,7 +377,7 @@ impl Raft {
         let peer = &mut self.peers[at];
         peer.is_linked = false;
         peer.hello = None;
-        peer.is_refused = false;
+        peer.refused = None;
         peer.is_refusing = false;
         peer.hellos_from_before = 0;
         peer.hello_sent_at = None;

@@ -1,6 +1,7 @@
 //! Members that come and go: learners, promotion, removal, replacement, and what is taken back.
 
-use lockstep_wire::{Incarnation, LogIndex, MemberChange, NodeId};
+use lockstep_wire::peer::{CellHello, PeerMessage};
+use lockstep_wire::{BirthId, Incarnation, LogIndex, MemberChange, NodeId};
 
 use super::super::Urgency;
 use super::cluster::Cluster;
@@ -258,4 +259,24 @@ fn a_round_that_waits_for_a_voter_which_is_removed_is_confirmed_by_those_who_are
     cluster.ask_round(leader, Urgency::Now).unwrap();
     cluster.run_for(Span::from_ms(10));
     assert_eq!(cluster.oracle().rounds_confirmed, before + 2, "and so are later ones");
+}
+
+#[test]
+fn only_the_life_that_was_removed_is_told_so() {
+    let mut cluster = Cluster::serving(3, 13);
+    let leader = cluster.serving_leader().unwrap();
+    let removed = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    must_change(&mut cluster, &MemberChange::Remove { node: removed });
+    cluster.crash(removed);
+    cluster.run_for(Span::from_ms(10));
+    let incarnation = Incarnation([77; 16]);
+    for (birth, answer) in [(Some(BirthId([78; 16])), "OtherBirth"), (None, "NotMember")] {
+        let hello = CellHello { incarnation, members_hash: 0, birth, is_born: birth.is_some() };
+        cluster.begin_trace();
+        cluster.step(leader, |raft, now, fx| {
+            raft.on_message(removed, &PeerMessage::CellHello(hello), now, fx);
+        });
+        let trace = cluster.end_trace();
+        assert!(trace.contains(&format!("{leader}>{removed}  refused {answer}")), "{trace}");
+    }
 }
