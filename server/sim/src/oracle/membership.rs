@@ -193,10 +193,10 @@ impl Memberships {
 
     /// The lists in a log, the newest first, and that of the birth.
     pub fn lists_in<'a>(&'a self, log: &'a [(Term, Vec<u8>)]) -> impl Iterator<Item = &'a Roster> {
-        let count = if self.known.is_empty() { 0 } else { log.len() };
-        let lists = log[..count].iter().enumerate().rev().filter_map(|(at, (term, payload))| {
-            Members::in_entry(payload)?.ok()?;
-            self.known.get(&(LogIndex(at as u64 + 1), *term))
+        // An index and a term name an entry (see `matching`).
+        let lists = self.known.iter().rev().filter_map(|((index, term), roster)| {
+            let at = usize::try_from(index.0 - 1).expect("a run is short");
+            log.get(at).is_some_and(|(own, _)| own == term).then_some(roster)
         });
         lists.chain(self.committed.first())
     }

@@ -204,10 +204,11 @@ impl World {
 
     fn start(&mut self, node: usize) -> bool {
         let now = self.fabric.now();
-        let state = &mut self.nodes[node];
-        if state.process.is_some() || state.is_spare {
+        let state = &self.nodes[node];
+        if state.process.is_some() || state.is_spare || self.is_discarded(node) {
             return false;
         }
+        let state = &mut self.nodes[node];
         match state.start(&self.plan, now, &self.judges) {
             Ok(()) => {
                 let oldest = state.process.as_ref().map(|process| process.found.oldest);
@@ -276,7 +277,9 @@ impl World {
     }
 
     fn wipe(&mut self, node: usize) -> bool {
-        if !self.may_harm(node) {
+        // By its configuration one that was born alone would be born alone once more; nobody starts it like that.
+        let is_born_alone = self.plan.nodes == 1 && node == 0;
+        if is_born_alone || !self.may_harm(node) {
             return false;
         }
         self.act(&Fault::PowerLoss(node));

@@ -12,6 +12,7 @@ use lockstep_wire::{CellId, LogIndex, NodeId, Term};
 
 use super::World;
 use super::judge::{CellJudges, Judges, Mirror};
+use super::machine::Harm;
 use super::plan::Plan;
 use crate::mark::Mark;
 use crate::oracle::Verdict;
@@ -132,6 +133,14 @@ impl World {
         };
         let is_whole = |node: &usize| !self.nodes[*node].machine.is_touched();
         (0..self.nodes.len()).filter(is_whole).filter(votes).collect()
+    }
+
+    /// Whether a node is no member of any cell and its disk was lost: nobody starts it any more, or those that were there at
+    /// the birth could meet and give birth to the cells once more.
+    pub(super) fn is_discarded(&self, node: usize) -> bool {
+        let id = Plan::node_id(node);
+        let mut cells = self.judges.each_cell().map(|(_, judges)| &judges.memberships);
+        self.nodes[node].machine.harm() == Some(Harm::Wiped) && cells.all(|it| it.has_removed(id))
     }
 
     /// How many voters, whichever, all cells can do without, besides those whose disks were touched.
