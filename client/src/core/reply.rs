@@ -15,7 +15,7 @@ use super::call::{Body, Errand, Flight};
 use super::link::Phase;
 use super::outcome::{CallId, Event, Failure, Loss, Outcome, SessionKey};
 use super::session::Hold;
-use super::view::{RouteInfo, SessionInfo};
+use super::view::{MembersInfo, RouteInfo, SessionInfo};
 use super::{ClientCore, Due};
 
 /// The pause before something that the cell did not execute, and named no delay for, is sent again, in ms.
@@ -223,7 +223,10 @@ impl ClientCore {
                 self.on_reconciled(call, &SessionInfo::from(*view), granted_max);
             }
             (Body::Status, Reply::Status(view)) => self.finish(call, Outcome::Status((*view).into())),
-            (Body::Members, Reply::Members(view)) => self.finish(call, Outcome::Members((*view).into())),
+            (Body::Members, Reply::Members(view)) => {
+                let members = MembersInfo::of(self.config.cluster, *view);
+                self.finish(call, Outcome::Members(members));
+            }
             (Body::ChangeMembers(_), Reply::Done) => self.finish(call, Outcome::MembersChanged),
             (Body::Transfer { .. }, Reply::Transferred { leader, term }) => {
                 self.finish(call, Outcome::Transferred { leader: *leader, term: *term });

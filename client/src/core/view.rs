@@ -5,8 +5,8 @@
 use lockstep_wire::reply;
 use lockstep_wire::request::Mode;
 use lockstep_wire::{
-    CellId, FencingToken, Incarnation, LogIndex, NodeId, Owner, RequestId, Revision, SavedPiece, SessionId,
-    SnapshotId, Term,
+    CellId, ClusterId, FencingToken, Incarnation, LogIndex, NodeId, Owner, RequestId, Revision, SavedPiece,
+    SessionId, SnapshotId, Term,
 };
 
 /// Who holds a lock.
@@ -164,6 +164,8 @@ pub struct MemberState {
 /// Who the members of a cell are, as the node that was asked knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MembersInfo {
+    /// The cluster of the node that answered.
+    pub cluster: ClusterId,
     /// The node that answered.
     pub node: NodeId,
     /// The life of its data directory: what it is to be added under.
@@ -312,9 +314,11 @@ impl From<reply::MemberProgress<'_>> for MemberState {
     }
 }
 
-impl From<reply::MembersView<'_>> for MembersInfo {
-    fn from(view: reply::MembersView<'_>) -> MembersInfo {
+impl MembersInfo {
+    /// What a node of this cluster has answered.
+    pub(super) fn of(cluster: ClusterId, view: reply::MembersView<'_>) -> MembersInfo {
         MembersInfo {
+            cluster,
             node: view.node,
             incarnation: view.incarnation,
             peer_address: view.peer_address.to_owned(),

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use lockstep_client::core::{MemberWish, MembersInfo};
-use lockstep_client::{Config, Error, change_members, members_of, transfer_leader};
+use lockstep_client::{Config, Error, change_members, members_of, status_of, transfer_leader};
 use lockstep_wire::{CellId, LogIndex, NodeId, Status};
 use serde_json::{Value, json};
 
 use super::{Cluster, complain, exit, print, status};
 
+/// How long a member that led a moment ago may take to answer.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two attempts when leadership is moving.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -78,14 +80,14 @@ fn parse_peer(text: &str) -> Result<SocketAddr, String> {
 
 pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
     let Some(change) = &args.change else { return show(&args).await };
-    let wish = match wish_of(change, &args).await? {
+    let cells = cells(&args).await?;
+    let wish = match wish_of(change, &args, &cells).await? {
         Ok(wish) => wish,
         Err(reason) => {
-            complain(&reason);
+            complain(&format!("{reason}; nothing was changed"));
             return Ok(exit::FAILED);
         }
     };
-    let cells = cells(&args).await?;
     let mut done = Vec::new();
     for (cell, _) in &cells {
         if let Err(error) = carry_out(&args, *cell, change, &wish).await {
@@ -105,13 +107,19 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
 }
 
 /// What the leaders are to be asked; or why nothing is.
-async fn wish_of(change: &Change, args: &MembersArgs) -> Result<Result<MemberWish, String>, Error> {
+async fn wish_of(
+    change: &Change,
+    args: &MembersArgs,
+    cells: &[(CellId, MembersInfo)],
+) -> Result<Result<MemberWish, String>, Error> {
     Ok(Ok(match change {
         Change::Add { node: address } => {
             let cell = args.cell.map_or(Config::FIRST_CELL, CellId);
             let new = members_of(address, cell, args.cluster.timeout).await?;
-            if new.peer_address.parse::<SocketAddr>().is_err() {
-                return Ok(Err(format!("node {} does not say where it serves members", new.node)));
+            let role = status_of(address, cell, args.cluster.timeout).await?.role;
+            let misfit = cells.iter().find_map(|(cell, members)| misfit(*cell, members, &new, &role));
+            if let Some(reason) = misfit {
+                return Ok(Err(reason));
             }
             MemberWish::AddLearner {
                 node: new.node,
@@ -121,13 +129,96 @@ async fn wish_of(change: &Change, args: &MembersArgs) -> Result<Result<MemberWis
             }
         }
         Change::Promote { node, .. } => MemberWish::Promote { node: NodeId(*node) },
-        Change::Remove { node } => MemberWish::Remove { node: NodeId(*node) },
-        Change::Move { node, peer, client } => MemberWish::SetAddresses {
-            node: NodeId(*node),
-            peer_address: peer.to_string(),
-            client_address: client.clone(),
-        },
+        Change::Remove { node } => {
+            let loss = cells.iter().find_map(|(cell, members)| loss(*cell, members, NodeId(*node)));
+            if let Some(reason) = loss {
+                return Ok(Err(reason));
+            }
+            MemberWish::Remove { node: NodeId(*node) }
+        }
+        Change::Move { node, peer, client } => {
+            let taken = cells
+                .iter()
+                .find_map(|(_, members)| taken(members, NodeId(*node), &peer.to_string(), client));
+            if let Some(reason) = taken {
+                return Ok(Err(reason));
+            }
+            MemberWish::SetAddresses {
+                node: NodeId(*node),
+                peer_address: peer.to_string(),
+                client_address: client.clone(),
+            }
+        }
     }))
+}
+
+/// Why the node that answers at an address is none to add to this cell. One that is a member already, by the same life, may
+/// be asked for again.
+fn misfit(cell: CellId, members: &MembersInfo, new: &MembersInfo, role: &str) -> Option<String> {
+    let node = new.node;
+    if new.cluster != members.cluster {
+        return Some(format!(
+            "that is node {node} of cluster {}, not of cluster {}; format it with the right --cluster",
+            new.cluster, members.cluster
+        ));
+    }
+    if new.cells != members.cells {
+        return Some(format!(
+            "node {node} is configured with {} cells, the others with {}; correct `cells` and restart it",
+            new.cells, members.cells
+        ));
+    }
+    if let Some(listed) = members.members.iter().find(|member| member.node == node) {
+        return (listed.incarnation != new.incarnation).then(|| {
+            format!(
+                "node {node} is a member of cell {cell}, and what answers was formatted anew under its id; format it with \
+                 the next free id, {}",
+                u32::from(members.node_max.0) + 1
+            )
+        });
+    }
+    if u32::from(node.0) != u32::from(members.node_max.0) + 1 {
+        return Some(format!(
+            "the next free id is {}, and that is node {node}; ids are never used again, and none is left out: format it \
+             with that id",
+            u32::from(members.node_max.0) + 1
+        ));
+    }
+    if role == "unborn" {
+        return Some(format!(
+            "node {node} does not wait to join; set `join = true` in its configuration and restart it"
+        ));
+    }
+    if new.peer_address.parse::<SocketAddr>().is_err() {
+        return Some(format!("node {node} does not say where it serves members"));
+    }
+    taken(members, node, &new.peer_address, &new.client_address)
+}
+
+/// Which other member serves at one of these addresses.
+fn taken(members: &MembersInfo, node: NodeId, peer: &str, client: &str) -> Option<String> {
+    let others = members.members.iter().filter(|member| member.node != node);
+    let same = others.into_iter().find(|it| it.peer_address == peer || it.client_address == client)?;
+    Some(format!("node {} has one of these addresses already; correct it", same.node))
+}
+
+/// Why a voter must not be removed, as far as can be seen before a leader would hand over for it.
+fn loss(cell: CellId, members: &MembersInfo, node: NodeId) -> Option<String> {
+    let voters = || members.members.iter().filter(|member| member.is_voter);
+    if members.leader != node || members.node != node {
+        return None;
+    }
+    let left = voters().filter(|member| member.node != node).count();
+    let heard = voters().filter(|member| member.node != node && member.is_linked).count();
+    if left == 0 {
+        return Some(format!("node {node} is the last voter of cell {cell}, which cannot be without any"));
+    }
+    (heard <= left / 2).then(|| {
+        format!(
+            "cell {cell}: of the {left} voters that there would be only {heard} are heard, which is no majority: the cell \
+             would stand still"
+        )
+    })
 }
 
 /// Has the leader of one cell make the change, whoever leads meanwhile.
@@ -184,10 +275,20 @@ async fn cells(args: &MembersArgs) -> Result<Vec<(CellId, MembersInfo)>, Error> 
 }
 
 async fn members(args: &MembersArgs, cell: CellId) -> Result<MembersInfo, Error> {
-    let without_leader = match status::find_leader(&args.cluster, cell).await {
-        Ok((address, _)) => return members_of(&address, cell, args.cluster.timeout).await,
-        Err(error @ Error::Invalid { .. }) => return Err(error),
-        Err(error) => error,
+    let end = Instant::now() + args.cluster.timeout;
+    let without_leader = loop {
+        let patience = LEADER_TIMEOUT.min(args.cluster.timeout);
+        let answer = match status::find_leader(&args.cluster, cell).await {
+            Ok((address, _)) => members_of(&address, cell, patience).await,
+            Err(error @ Error::Invalid { .. }) => return Err(error),
+            Err(error) => break error,
+        };
+        // One that is gone since it was found does not keep anybody: another one leads soon.
+        match answer {
+            Ok(members) => return Ok(members),
+            Err(error) if Instant::now() >= end => break error,
+            Err(_) => tokio::time::sleep(AGAIN).await,
+        }
     };
     for address in &args.cluster.endpoints {
         if let Ok(members) = members_of(address, cell, args.cluster.timeout).await {
@@ -285,7 +386,7 @@ fn deed(wish: &MemberWish) -> String {
 #[cfg(test)]
 mod tests {
     use lockstep_client::core::MemberState;
-    use lockstep_wire::Incarnation;
+    use lockstep_wire::{ClusterId, Incarnation};
 
     use super::*;
 
@@ -301,9 +402,70 @@ mod tests {
         }
     }
 
+    fn cell() -> MembersInfo {
+        MembersInfo {
+            cluster: ClusterId([1; 16]),
+            node: NodeId(1),
+            incarnation: Incarnation([7; 16]),
+            peer_address: "10.0.0.1:7500".to_owned(),
+            client_address: "10.0.0.1:7400".to_owned(),
+            cells: 2,
+            leader: NodeId(1),
+            leader_address: String::new(),
+            last: LogIndex(90),
+            is_changing: false,
+            node_max: NodeId(3),
+            members: vec![member(1, true, true, 90), member(2, true, true, 90), member(3, true, false, 40)],
+        }
+    }
+
+    fn newcomer(node: u16) -> MembersInfo {
+        MembersInfo {
+            node: NodeId(node),
+            peer_address: format!("10.0.0.{node}:7500"),
+            client_address: format!("10.0.0.{node}:7400"),
+            members: Vec::new(),
+            ..cell()
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_belong_there_is_not_added() {
+        let misfit = |new: &MembersInfo, role| misfit(CellId(0), &cell(), new, role).unwrap_or_default();
+        assert_eq!(misfit(&newcomer(4), "joining"), "");
+        assert_eq!(misfit(&newcomer(2), "follower"), "", "asked for again");
+        for (new, role, words) in [
+            (MembersInfo { cluster: ClusterId([2; 16]), ..newcomer(4) }, "joining", "of cluster"),
+            (MembersInfo { cells: 1, ..newcomer(4) }, "joining", "correct `cells`"),
+            (MembersInfo { incarnation: Incarnation([8; 16]), ..newcomer(2) }, "joining", "formatted anew"),
+            (newcomer(5), "joining", "the next free id is 4"),
+            (newcomer(4), "unborn", "set `join = true`"),
+            (
+                MembersInfo { client_address: "10.0.0.3:7400".to_owned(), ..newcomer(4) },
+                "joining",
+                "node 3 has one of these addresses",
+            ),
+        ] {
+            let said = misfit(&new, role);
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_leader_hands_over_only_if_its_removal_can_follow() {
+        let mut members = cell();
+        assert_eq!(loss(CellId(0), &members, NodeId(2)), None, "its leader says what is allowed");
+        let said = loss(CellId(0), &members, NodeId(1)).unwrap_or_default();
+        assert!(said.contains("of the 2 voters that there would be only 1 are heard"), "{said}");
+        members.members.truncate(1);
+        let said = loss(CellId(0), &members, NodeId(1)).unwrap_or_default();
+        assert!(said.contains("the last voter"), "{said}");
+    }
+
     #[test]
     fn each_member_is_shown_with_what_it_lacks() {
         let mut members = MembersInfo {
+            cluster: ClusterId::default(),
             node: NodeId(1),
             incarnation: Incarnation([7; 16]),
             peer_address: String::new(),

@@ -101,7 +101,8 @@ fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
         PeerRefusal::OtherIncarnation => format!(
             "cell {cell}: node {node} was formatted again and has lost what it promised, so it may not vote \
              under this id; start it with its old data directory if there is one (if the cell is still unborn, \
-             format all members again instead)"
+             format all members again instead; if the cell was restored, one of the two is of the old cell: stop \
+             that one for good)"
         ),
         PeerRefusal::OtherMembers => format!(
             "cell {cell}: node {node} is configured with another list of members; make the lists the same"

@@ -542,6 +542,9 @@ impl Raft {
     pub fn role_name(&self) -> &'static str {
         match self.role {
             Role::Follower if self.is_removed => "removed",
+            Role::Follower if self.is_born() && self.membership().get(self.config.node).is_none() => {
+                "joining"
+            }
             Role::Follower if !self.is_born() && self.config.is_joining => "joining",
             Role::Follower if !self.is_born() => "unborn",
             Role::Follower if !self.is_voter(self.config.node) => "learner",
