@@ -161,11 +161,11 @@ fn wiped_member_is_refused_told_so_and_never_votes() {
         72.8   3>2  hello
         72.8   2>3  hello born
         73.0   1>3  refused OtherIncarnation
-        73.0   1    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead)
+        73.0   1    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
         73.0   2>3  refused OtherIncarnation
-        73.0   2    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead)
-        73.2   3    reports: refused by node 1: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead)
-        73.2   3    reports: refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead)
+        73.0   2    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
+        73.2   3    reports: refused by node 1: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
+        73.2   3    reports: refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
     "#]].assert_eq(&cluster.end_trace());
 
     cluster.note("without the leader, the wiped one makes no majority");
@@ -195,7 +195,7 @@ fn member_wiped_in_the_middle_of_birth_leaves_a_cell_that_says_it_is_unborn() {
     expect![[r#"
         cell 7 is unborn as far as this node knows: waiting for node 1 to say who it is and to store the list of members; if a member has refused this node as formatted again, that is why
         refused by node 1: cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again
-        refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead)"#]].assert_eq(&reports.join("\n"));
+        refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)"#]].assert_eq(&reports.join("\n"));
 }
 
 #[test]
