@@ -312,7 +312,7 @@ pub struct StatusView<'a> {
 pub struct MemberProgress<'a> {
     /// The member as the log says, with the addresses that the node that was asked would use.
     pub member: MemberRow<'a>,
-    /// Whether the node that was asked has a link to it, or is it.
+    /// Whether the node that was asked has a link to it and takes it for that member, or is it.
     pub is_linked: bool,
     /// How far its log is known to match; 0 unless the leader was asked.
     pub matched: LogIndex,

@@ -155,7 +155,7 @@ pub struct MemberState {
     pub peer_address: String,
     /// Where it serves clients.
     pub client_address: String,
-    /// Whether the node that was asked has a link to it, or is it.
+    /// Whether the node that was asked has a link to it and takes it for that member, or is it.
     pub is_linked: bool,
     /// How far its log is known to match; 0 unless the leader was asked.
     pub matched: LogIndex,

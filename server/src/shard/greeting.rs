@@ -189,7 +189,8 @@ impl Shard {
         bytes: &[u8],
         rest: &[u8],
     ) -> Result<(), ShardError> {
-        let welcomed = match welcome(&self.plan.identity, port, head.cell, hello) {
+        let welcomed = welcome(&self.plan.identity, port, head.cell, hello);
+        let welcomed = match welcomed.and_then(|welcomed| self.hold_against_log(welcomed, hello)) {
             Ok(welcomed) => welcomed,
             Err(Unwelcome { status, detail }) => {
                 self.reporter.unwelcome(&detail);
@@ -218,6 +219,17 @@ impl Shard {
         }
         ring.receive_multishot(socket, group, token(id, SocketOp::Receive));
         self.on_bytes(ring, id, rest)
+    }
+
+    /// Whoever speaks for a member must be the one that the cells list: it is what links go to, and where they go.
+    fn hold_against_log(&self, welcomed: Welcome, hello: &Hello<'_>) -> Result<Welcome, Unwelcome> {
+        let (Role::PeerControl(peer) | Role::PeerBulk(peer)) = hello.role else { return Ok(welcomed) };
+        let mut objections =
+            self.cells.values().filter_map(|cell| cell.objection_to(peer.node, peer.incarnation));
+        match objections.next() {
+            Some(detail) => Err(Unwelcome { status: Status::Denied, detail }),
+            None => Ok(welcomed),
+        }
     }
 
     fn answer_hello(&mut self, id: ConnectionId, head: Head, status: Status, detail: &str) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockstep_wire::CellId;
 use lockstep_wire::request::Request;
 
-use crate::cluster::{Cluster, SEGMENT_MIB, config};
+use crate::cluster::{Cluster, Place, SEGMENT_MIB, config, free_port};
 use crate::connection::{Connection, leader};
 use crate::process::{Process, format};
 use crate::worker::Worker;
@@ -39,6 +39,44 @@ fn nobody_leads(cluster: &Cluster, nodes: &[usize], how_long: Duration) {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn a_stray_process_under_a_members_id_takes_nothing_from_it() {
+    let mut cluster = Cluster::start(3);
+    let mut worker = some_grants(&cluster, 20);
+    let leading = cluster.leader(CELL);
+    let healthy = (leading + 1) % 3;
+    let before = cluster.known(healthy, CELL).expect("it answers");
+    // Of the same cluster, under the same id, with a life of its own: a node of a cell that was given up, for example.
+    let stray = Place {
+        data: cluster.directory.path().join("stray"),
+        config: cluster.directory.path().join("stray.toml"),
+        client: free_port(),
+        peer: free_port(),
+        ..cluster.places[healthy].clone()
+    };
+    format(&stray.data, stray.id, Some(&cluster.id), cluster.shards, SEGMENT_MIB);
+    let mut places = cluster.places.clone();
+    places[healthy] = stray.clone();
+    std::fs::write(&stray.config, config(&stray, &places, "")).expect("a file can be written");
+    let strayed = Process::start(["serve", "--config", &stray.config.display().to_string()]);
+    until("the stray is told who it is not", PATIENCE, || {
+        strayed.complained().contains("formatted again").then_some(())
+    });
+    // Also when the links are made anew: they go to the one that is listed.
+    cluster.kill(healthy);
+    std::thread::sleep(Duration::from_millis(500));
+    cluster.start_node(healthy);
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < deadline {
+        worker.one(&mut leader(&cluster.endpoints(), CELL, PATIENCE)).expect("the cell grants");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    cluster.await_caught_up(healthy, CELL);
+    let after = cluster.known(healthy, CELL).expect("it answers");
+    assert_eq!((after.role.as_str(), after.term), ("follower", before.term), "it was disturbed");
+    cluster.agree(CELL);
 }
 
 #[test]

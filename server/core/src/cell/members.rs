@@ -4,7 +4,7 @@
 //! under a read round. Deliberately absent: what a majority is; that is Raft's.
 
 use lockstep_wire::reply::{MemberProgress, MembersView, Reply};
-use lockstep_wire::{MemberChange, MemberRow, NodeId, Rows, Status};
+use lockstep_wire::{Incarnation, MemberChange, MemberRow, NodeId, Rows, Status};
 
 use super::calls::{Call, Proposed};
 use super::question::Question;
@@ -32,6 +32,11 @@ impl Cell {
         self.config.members.iter().find(|member| member.node == node)
     }
 
+    /// Why whoever says that it is this node, with this life of its directory, is not the member of that id.
+    pub fn objection_to(&self, node: NodeId, incarnation: Incarnation) -> Option<String> {
+        self.raft.objection_to(node, incarnation)
+    }
+
     /// The nodes that this replica talks to, and where they serve members as far as is known; empty if it is not.
     pub fn peers(&self) -> impl Iterator<Item = (NodeId, &str)> {
         self.raft.peers().map(|node| (node, self.peer_address(node)))
@@ -52,7 +57,7 @@ impl Cell {
                     peer_address: self.peer_address(node),
                     client_address: self.client_address(node),
                 },
-                is_linked: is_self || self.raft.is_linked(node),
+                is_linked: is_self || (self.raft.is_linked(node) && self.raft.accepts(node)),
                 matched: if is_self { self.raft.durable() } else { matched },
             }
         };

@@ -8,7 +8,7 @@
 
 use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::{CellHello, Manifest, MemberIncarnation, PeerMessage, PeerRefusal};
-use lockstep_wire::{BirthId, CellId, LogIndex, NodeId, Rows, Term};
+use lockstep_wire::{BirthId, CellId, Incarnation, LogIndex, NodeId, Rows, Term};
 
 use super::durability::Deferred;
 use super::origin::hash;
@@ -180,8 +180,11 @@ impl Raft {
         if hello.birth.is_none() && self.is_born() && !mutant::is(Mutant::WipedNodeVotes) {
             return match self.birth.manifest.as_ref().is_some_and(|manifest| manifest.has(from)) {
                 true => self.on_hello_from_before(at, fx),
-                // It joins, and must know what.
-                false => self.send_manifest_to(from, fx),
+                // It joins, and must know what; before the birth it was none of the members.
+                false => {
+                    self.peers[at].refused = None;
+                    self.send_manifest_to(from, fx);
+                }
             };
         }
         // Whoever says hello again has not got the answer.
@@ -247,6 +250,13 @@ impl Raft {
             let reason = refusal_sentence(self.config.cell, node, PeerRefusal::OtherBirth);
             fx.push(Effect::Report(Report::Refused { peer: node, reason }));
         }
+    }
+
+    /// Why whoever says that it is this node, with this life of its directory, is not the one that the log lists.
+    pub fn objection_to(&self, node: NodeId, incarnation: Incarnation) -> Option<String> {
+        let is_other = self.listed(node).is_some_and(|member| member.incarnation != incarnation);
+        (self.birth.is_decided() && is_other)
+            .then(|| refusal_sentence(self.config.cell, node, PeerRefusal::OtherIncarnation))
     }
 
     pub(super) fn refuse(&mut self, peer: NodeId, reason: PeerRefusal, fx: &mut Effects) {

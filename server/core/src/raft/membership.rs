@@ -97,7 +97,8 @@ impl Raft {
                     return Err(MemberObjection::Silent(*node));
                 };
                 let lag = self.log.last_index().0 - progress.matched.0;
-                if lag > LAG_MAX || progress.waits_for_snapshot() {
+                let has_answered = progress.matched > LogIndex(0);
+                if lag > LAG_MAX || !has_answered || progress.waits_for_snapshot() {
                     return Err(MemberObjection::NotCaughtUp { node: *node, lag });
                 }
             }
@@ -127,7 +128,7 @@ impl Raft {
     pub(super) fn note_members(&mut self, index: LogIndex, now: Time) {
         let payload = self.log.payload(index).expect("an entry is in memory when it is made");
         if let Some(members) = Members::in_entry(payload) {
-            let members = members.expect("a leader appends whole lists only, and frames are checked");
+            let members = members.expect("a list that cannot be read was not appended");
             let list = Membership::of(&members);
             self.memberships.push(index, list);
             self.on_members_changed(now);
@@ -179,6 +180,7 @@ impl Raft {
                 Some(at) => former.swap_remove(at),
                 None => {
                     let mut peer = Peer::new(node);
+                    peer.is_linked = self.linked.contains(&node);
                     peer.progress.restart(self.log.last_index(), now);
                     peer
                 }
@@ -247,12 +249,19 @@ impl Raft {
 
     /// A node that this one does not know has linked up; it may be a member by a list that is not here yet.
     pub(super) fn add_guest(&mut self, node: NodeId) -> Option<usize> {
-        let guests = self.peers.iter().filter(|peer| !peer.is_member).count();
-        if node == self.config.node || node == NodeId(0) || guests >= GUESTS_MAX {
+        if node == self.config.node || node == NodeId(0) {
             return None;
         }
+        let is_guest = |peer: &&Peer| self.listed(peer.node).is_none();
+        if self.peers.iter().filter(is_guest).count() >= GUESTS_MAX {
+            // One that only spoke once, over a link that never came up, makes room.
+            let idle = self.peers.iter().find(|peer| is_guest(peer) && !peer.is_linked)?.node;
+            self.peers.retain(|peer| peer.node != idle);
+        }
         let at = self.peers.partition_point(|peer| peer.node < node);
-        self.peers.insert(at, Peer::new(node));
+        let mut guest = Peer::new(node);
+        guest.is_linked = self.linked.contains(&node);
+        self.peers.insert(at, guest);
         self.events.push_back(RaftEvent::MembersChanged);
         Some(at)
     }

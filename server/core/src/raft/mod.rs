@@ -26,7 +26,7 @@ mod space;
 mod tests;
 mod transfer;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use lockstep_wire::limit::MEMBERS_MAX;
 use lockstep_wire::peer::{Beat, BeatKind, CellHello, PeerMessage, PeerRefusal};
@@ -172,6 +172,8 @@ pub struct Raft {
     config: RaftConfig,
     /// By rising id.
     peers: Vec<Peer>,
+    /// The nodes that there are links to, peers or not.
+    linked: BTreeSet<NodeId>,
     memberships: MembershipHistory,
     /// A list has become certain, and nobody was told yet.
     are_farewells_due: bool,
@@ -240,15 +242,20 @@ impl Raft {
         let missing = restored.mark.filter(|_| restored.lacks_state());
         let memberships = restored.memberships(&config);
         let birth = Birth::new(&restored, now);
-        let is_alone = memberships.current().members().iter().all(|member| member.node == config.node);
+        // The list that the state had is lost with it: whoever is known from the birth, the log or the configuration.
+        let listed = memberships.current().members().iter().map(|member| member.node);
+        let is_alone = listed.chain(config.members.iter().copied()).all(|node| node == config.node);
         let alone_without_state = missing.filter(|_| is_alone && !config.is_joining).map(|missing| {
             format!(
-                "cell {}: snapshot {missing} is damaged and no other member has it: restore the cell from a backup",
+                "cell {}: snapshot {missing} is damaged, and this node knows of no other member that has it. If the cell \
+                 has others, put them under `nodes` in its configuration and start it again; if not, restore the cell \
+                 from a backup",
                 config.cell
             )
         });
         let mut raft = Raft {
             peers: Vec::new(),
+            linked: BTreeSet::new(),
             memberships,
             are_farewells_due: false,
             is_removed: false,
@@ -364,6 +371,7 @@ impl Raft {
 
     /// A link to a node came up in both directions.
     pub fn on_link_up(&mut self, peer: NodeId, now: Time, fx: &mut Effects) {
+        self.linked.insert(peer);
         let Some(at) = self.peer_at(peer).or_else(|| self.add_guest(peer)) else { return };
         self.peers[at].is_linked = true;
         self.peers[at].is_refusing = false;
@@ -373,6 +381,7 @@ impl Raft {
 
     /// A link to a member broke; may be said again once an attempt to connect was refused.
     pub fn on_link_down(&mut self, peer: NodeId, is_refused: bool, now: Time) {
+        self.linked.remove(&peer);
         let Some(at) = self.peer_at(peer) else { return };
         let peer = &mut self.peers[at];
         peer.is_linked = false;

@@ -10,10 +10,10 @@ use std::ops::Range;
 use lockstep_wire::limit::{APPEND_BYTES_MAX, MEMBERS_MAX};
 use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::{Append, AppendOutcome, Beat, BeatKind, EntryRow, PeerMessage};
-use lockstep_wire::{LogIndex, NodeId, RoundId, Rows, Term};
+use lockstep_wire::{DecodeError, LogIndex, Members, NodeId, RoundId, Rows, Term};
 
 use super::{Raft, RaftEvent, Role};
-use crate::{Effect, Effects, Lane, LogRead, RecordHead, RecordKind, Report, Time};
+use crate::{Effect, Effects, Halt, Lane, LogRead, RecordHead, RecordKind, Report, Time};
 
 /// What an entry takes in an append message beside its payload, rounded up.
 const ENTRY_HEAD_BYTES: usize = 16;
@@ -311,6 +311,15 @@ impl Raft {
         if !is_well_formed(append) || !self.hear_leader(from, append.term, now, fx) {
             return;
         }
+        if let Some(error) = unreadable_members(append) {
+            // It would count from here on, so that it must not be passed over.
+            let cell = self.config.cell;
+            let reason = format!(
+                "cell {cell}: node {from}, which leads, has a list of members that this program cannot read ({error}); use \
+                 the program that the other nodes have"
+            );
+            return fx.push(Effect::Halt(Halt { reason }));
+        }
         self.ask_for_snapshot(now, fx);
         // What is committed is the same everywhere, also where this log has forgotten it.
         let is_committed = append.prev_index < self.committed;
@@ -431,6 +440,11 @@ impl Raft {
             self.commit_members(now);
         }
     }
+}
+
+/// What is wrong with a list of members among the entries, if anything is.
+fn unreadable_members(append: &Append<'_>) -> Option<DecodeError> {
+    append.entries.iter().find_map(|entry| Members::in_entry(entry.payload)?.err())
 }
 
 /// Whether the terms are such as a leader's log can have.

@@ -183,7 +183,7 @@ impl Machine {
         let words = reason.strip_prefix("cell ").and_then(|rest| rest.split_once(": snapshot "));
         words.is_some_and(|(cell, rest)| {
             cell.parse().is_ok_and(|cell| is_rotten(CellId(cell)))
-                && rest.contains("is damaged and no other member has it")
+                && rest.contains("is damaged, and this node knows of no other member")
         })
     }
 

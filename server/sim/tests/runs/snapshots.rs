@@ -90,7 +90,7 @@ fn a_member_whose_snapshots_are_rotten_does_not_campaign_and_gets_that_of_its_le
 
 #[test]
 fn a_member_alone_goes_on_from_the_older_snapshot_and_refuses_when_both_are_rotten() {
-    let refusals = |world: &World| count(world, "is damaged and no other member has it");
+    let refusals = |world: &World| count(world, "is damaged, and this node knows of no other member");
     let mut went_on = 0;
     for seed in 1..=4 {
         let mut world = at_work_with(seed, Trace::kept(), |plan| {

@@ -1,12 +1,12 @@
 //! Members that come and go: learners, promotion, removal, replacement, and what is taken back.
 
-use lockstep_wire::peer::{CellHello, PeerMessage};
-use lockstep_wire::{BirthId, Incarnation, LogIndex, MemberChange, NodeId};
+use lockstep_wire::peer::{Append, CellHello, EntryRow, Manifest, MemberIncarnation, PeerMessage};
+use lockstep_wire::{BirthId, Incarnation, LogIndex, MemberChange, NodeId, Rows, Term};
 
-use super::super::Urgency;
-use super::cluster::Cluster;
-use crate::Span;
+use super::super::{Raft, RaftConfig, Restored, Urgency};
+use super::cluster::{CELL, Cluster};
 use crate::members::MemberObjection;
+use crate::{Effect, Effects, RecordHead, RecordKind, Span, Time};
 
 const SECOND: Span = Span::from_ms(1_000);
 
@@ -279,4 +279,138 @@ fn only_the_life_that_was_removed_is_told_so() {
         let trace = cluster.end_trace();
         assert!(trace.contains(&format!("{leader}>{removed}  refused {answer}")), "{trace}");
     }
+}
+
+#[test]
+fn a_node_that_waited_to_join_before_the_birth_joins_after_it() {
+    let mut cluster = Cluster::new(3, 14);
+    cluster.start(NodeId(1));
+    cluster.start(NodeId(2));
+    let early = cluster.add_node();
+    cluster.run_for(Span::from_ms(3_000));
+    assert_eq!(cluster.raft(early.0).role_name(), "joining");
+    cluster.start(NodeId(3));
+    cluster.run_until_serving(Span::from_ms(5_000));
+    cluster.run_for(Span::from_ms(2_000));
+    let wish = learner(&mut cluster, early);
+    must_change(&mut cluster, &wish);
+    assert_eq!(cluster.raft(early.0).role_name(), "learner");
+    must_change(&mut cluster, &MemberChange::Promote { node: early });
+}
+
+#[test]
+fn strangers_who_spoke_once_keep_no_node_from_joining() {
+    let mut cluster = Cluster::serving(3, 15);
+    for stranger in 100..140 {
+        let hello = CellHello {
+            incarnation: Incarnation([9; 16]),
+            members_hash: 0,
+            birth: cluster.raft(1).birth.id(),
+            is_born: true,
+        };
+        for node in cluster.nodes() {
+            cluster.step(node, |raft, now, fx| {
+                raft.on_message(NodeId(stranger), &PeerMessage::CellHello(hello), now, fx);
+            });
+        }
+    }
+    let new = add(&mut cluster);
+    must_change(&mut cluster, &MemberChange::Promote { node: new });
+    assert_eq!(voters(&cluster, new), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_learner_that_has_answered_nothing_is_not_promoted() {
+    let mut cluster = Cluster::serving(3, 16);
+    let leader = cluster.serving_leader().unwrap();
+    let node = cluster.add_node();
+    cluster.run_for(Span::from_ms(100));
+    cluster.cut.insert((node, leader));
+    let wish = learner(&mut cluster, node);
+    must_change(&mut cluster, &wish);
+    assert!(matches!(
+        change(&mut cluster, &MemberChange::Promote { node }),
+        Err(MemberObjection::NotCaughtUp { .. })
+    ));
+}
+
+#[test]
+#[should_panic(expected = "has a list of members that this program cannot read")]
+fn a_list_of_members_that_cannot_be_read_stops_the_node_before_it_is_recorded() {
+    let mut cluster = Cluster::serving(3, 17);
+    let leader = cluster.serving_leader().unwrap();
+    let follower = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    let (term, last) = (cluster.raft(leader.0).term(), cluster.raft(leader.0).last_index());
+    // The kind of a list, of a level that is not known here.
+    let rows = [EntryRow { term, payload: &[2, 0, 0x41, 0, 0, 0] }];
+    let append = PeerMessage::Append(Append {
+        term,
+        prev_index: last,
+        prev_term: term,
+        committed: last,
+        entries: Rows::Slice(&rows),
+    });
+    cluster.step(follower, |raft, now, fx| raft.on_message(leader, &append, now, fx));
+}
+
+#[test]
+fn another_life_under_a_members_id_is_objected_to() {
+    let mut cluster = Cluster::serving(3, 18);
+    let new = add(&mut cluster);
+    let raft = cluster.raft(1);
+    for (node, life) in [(NodeId(2), [2; 16]), (new, [4; 16]), (NodeId(9), [1; 16])] {
+        assert_eq!(raft.objection_to(node, Incarnation(life)), None, "node {node}");
+    }
+    for node in [NodeId(2), new] {
+        let sentence = raft.objection_to(node, Incarnation([77; 16])).unwrap_or_default();
+        assert!(sentence.contains("was formatted again"), "{sentence}");
+    }
+}
+
+/// Node 1 as it was born alone, without the state of its only snapshot, configured with these nodes. Why it halts, if it does.
+fn halt_without_state(nodes: &[u16]) -> Option<String> {
+    let own = MemberIncarnation { node: NodeId(1), incarnation: Incarnation([1; 16]) };
+    let manifest = Manifest { birth: BirthId([1; 16]), members: Rows::Slice(&[own]) };
+    let mut payload = Vec::new();
+    manifest.put(&mut payload);
+    let mut restored = Restored::new();
+    for (kind, term, index, payload) in [
+        (RecordKind::Manifest, 0, 0, &payload[..]),
+        (RecordKind::Born, 0, 0, &[]),
+        (RecordKind::HardState, 3, 0, &[0, 0]),
+        (RecordKind::SnapshotMark, 3, 80, &[]),
+        (RecordKind::Entry, 3, 81, b"entry"),
+    ] {
+        restored.on_record(RecordHead { kind, term: Term(term), index: LogIndex(index) }, payload);
+    }
+    let config = RaftConfig {
+        cell: CELL,
+        node: NodeId(1),
+        members: nodes.iter().copied().map(NodeId).collect(),
+        is_joining: false,
+        incarnation: own.incarnation,
+        birth_id: BirthId([1; 16]),
+        heartbeat: Span::from_ms(50),
+        election_min: Span::from_ms(500),
+        election_max: Span::from_ms(1_000),
+        seed: 1,
+        blank: Vec::new(),
+        cache_bytes_max: 0,
+        inflight_bytes_max: 0,
+        preference: Span(0),
+        round_pace: Span::from_ms(3),
+    };
+    let (mut raft, mut fx) = (Raft::new(config, restored, Time(0)), Effects::new());
+    raft.on_tick(Time(10_000_000_000), &mut fx);
+    fx.list().iter().find_map(|effect| match effect {
+        Effect::Halt(halt) => Some(halt.reason.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_node_that_was_born_alone_and_lost_its_state_waits_for_others_that_it_knows_of() {
+    let halted = halt_without_state(&[1]).expect("nobody has it");
+    assert!(halted.contains("put them under `nodes`"), "{halted}");
+    assert_eq!(halt_without_state(&[1, 2, 3]), None, "the cell has grown, and they have it");
 }
