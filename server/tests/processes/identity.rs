@@ -68,9 +68,11 @@ fn a_stray_process_under_a_members_id_takes_nothing_from_it() {
     cluster.kill(healthy);
     std::thread::sleep(Duration::from_millis(500));
     cluster.start_node(healthy);
+    let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
+    worker.begin(&mut connection).expect("the session is attached");
     let deadline = Instant::now() + Duration::from_secs(3);
     while Instant::now() < deadline {
-        worker.one(&mut leader(&cluster.endpoints(), CELL, PATIENCE)).expect("the cell grants");
+        worker.one(&mut connection).expect("the cell grants");
         std::thread::sleep(Duration::from_millis(20));
     }
     cluster.await_caught_up(healthy, CELL);
