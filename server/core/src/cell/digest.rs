@@ -1,11 +1,14 @@
 //! Comparing the digests of the replicas (ARCHITECTURE section 2, "Digest").
 //!
-//! Invariant: a replica stops only when a majority of the members agree on another digest than its own.
+//! Invariant: a replica stops only when a majority of the voters agree on another digest than its own. Learners are held
+//! against it and do not count.
 //! Deliberately absent: the digest itself, which is the table's.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use lockstep_wire::{LogIndex, NodeId};
+
+use crate::members::Membership;
 
 /// Entries between two comparisons.
 pub(crate) const DIGEST_EVERY: u64 = 4_096;
@@ -17,7 +20,7 @@ const KEPT: usize = 16;
 pub(crate) enum Verdict {
     /// A majority has this digest; these members have another.
     Disagree { index: LogIndex, digest: u64, members: Vec<NodeId> },
-    /// Everybody has reported, and no digest has a majority.
+    /// All voters have reported, and no digest has a majority.
     NoMajority { index: LogIndex },
 }
 
@@ -52,28 +55,29 @@ impl DigestBook {
         self.reported.entry(index).or_default().insert(from, digest);
     }
 
-    /// Takes a member's digest, the leader's own among them, and judges once enough are known.
+    /// Takes a member's digest, the leader's own among them, and judges once enough are known. Whoever is no member is
+    /// not asked.
     pub(crate) fn on_reported(
         &mut self,
         from: NodeId,
         index: LogIndex,
         digest: u64,
-        members: usize,
+        members: &Membership,
     ) -> Option<Verdict> {
+        members.get(from)?;
         self.add(from, index, digest);
         let reports = &self.reported[&index];
-        let majority = members / 2 + 1;
-        let agreed = reports
-            .values()
-            .copied()
-            .find(|digest| reports.values().filter(|other| *other == digest).count() >= majority);
-        let verdict = match agreed {
+        let voted: Vec<u64> = members.voters().filter_map(|voter| reports.get(&voter)).copied().collect();
+        let has_majority =
+            |digest: &u64| voted.iter().filter(|other| *other == digest).count() >= members.majority();
+        let verdict = match voted.iter().copied().find(has_majority) {
             Some(digest) => {
+                let differs = |node: &NodeId| reports.get(node).is_some_and(|other| *other != digest);
                 let members: Vec<NodeId> =
-                    reports.iter().filter(|(_, other)| **other != digest).map(|(node, _)| *node).collect();
+                    members.members().iter().map(|member| member.node).filter(differs).collect();
                 (!members.is_empty()).then_some(Verdict::Disagree { index, digest, members })
             }
-            None => (reports.len() == members).then_some(Verdict::NoMajority { index }),
+            None => (voted.len() == members.voters().count()).then_some(Verdict::NoMajority { index }),
         };
         while self.reported.len() > KEPT {
             self.reported.pop_first();
@@ -89,33 +93,66 @@ impl DigestBook {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_wire::peer::MemberIncarnation;
+    use lockstep_wire::{Incarnation, MemberChange};
+
     use super::*;
 
     const AT: LogIndex = LogIndex(DIGEST_EVERY);
 
+    fn voters(count: u16) -> Membership {
+        let incarnation = Incarnation([1; 16]);
+        let born: Vec<MemberIncarnation> =
+            (1..=count).map(|node| MemberIncarnation { node: NodeId(node), incarnation }).collect();
+        Membership::of_birth(&born)
+    }
+
+    fn and_learner(list: &Membership, node: u16) -> Membership {
+        let change = MemberChange::AddLearner {
+            node: NodeId(node),
+            incarnation: Incarnation([1; 16]),
+            peer_address: "peer",
+            client_address: "client",
+        };
+        list.changed(&change).expect("it can be added")
+    }
+
+    /// What is said of these digests, reported one after the other.
+    fn verdicts(members: &Membership, digests: &[(u16, u64)]) -> Vec<Option<Verdict>> {
+        let mut book = DigestBook::default();
+        digests.iter().map(|(node, digest)| book.on_reported(NodeId(*node), AT, *digest, members)).collect()
+    }
+
     #[test]
     fn a_replica_that_disagrees_with_a_majority_is_named() {
-        let mut book = DigestBook::default();
-        assert_eq!(book.on_reported(NodeId(1), AT, 7, 3), None);
-        assert_eq!(book.on_reported(NodeId(2), AT, 8, 3), None);
         let verdict = Verdict::Disagree { index: AT, digest: 7, members: vec![NodeId(2)] };
-        assert_eq!(book.on_reported(NodeId(3), AT, 7, 3), Some(verdict));
+        assert_eq!(verdicts(&voters(3), &[(1, 7), (2, 8), (3, 7)]), [None, None, Some(verdict)]);
     }
 
     #[test]
     fn nobody_stops_without_a_majority_on_one_digest() {
-        let mut book = DigestBook::default();
-        for (node, digest) in [(1, 7), (2, 8)] {
-            assert_eq!(book.on_reported(NodeId(node), AT, digest, 3), None);
-        }
-        assert_eq!(book.on_reported(NodeId(3), AT, 9, 3), Some(Verdict::NoMajority { index: AT }));
+        let verdict = Verdict::NoMajority { index: AT };
+        assert_eq!(verdicts(&voters(3), &[(1, 7), (2, 8), (3, 9)]), [None, None, Some(verdict)]);
     }
 
     #[test]
     fn equal_digests_raise_no_alarm() {
-        let mut book = DigestBook::default();
-        for node in 1..=5 {
-            assert_eq!(book.on_reported(NodeId(node), AT, 7, 5), None);
-        }
+        let digests: Vec<(u16, u64)> = (1..=5).map(|node| (node, 7)).collect();
+        assert!(verdicts(&voters(5), &digests).iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn learners_stop_nobody_and_are_held_against_the_voters() {
+        let members = and_learner(&and_learner(&voters(3), 4), 5);
+        // Three of five have 8, and one of the three voters.
+        let verdict =
+            Verdict::Disagree { index: AT, digest: 7, members: vec![NodeId(3), NodeId(4), NodeId(5)] };
+        let digests = [(4, 8), (5, 8), (3, 8), (1, 7), (2, 7)];
+        assert_eq!(verdicts(&members, &digests), [None, None, None, None, Some(verdict)]);
+    }
+
+    #[test]
+    fn whoever_is_no_member_is_not_asked() {
+        assert_eq!(verdicts(&voters(2), &[(1, 7), (9, 7), (8, 7), (2, 7)]), [None, None, None, None]);
     }
 }

@@ -340,7 +340,7 @@ impl Cell {
             // It may have led no more, or not yet, when it applied the entry.
             self.digests.add(self.config.node, index, own);
         }
-        match self.digests.on_reported(from, index, digest, self.raft.membership().members().len()) {
+        match self.digests.on_reported(from, index, digest, self.raft.membership()) {
             None => {}
             Some(Verdict::Disagree { index, digest, members }) => {
                 for member in members {

@@ -196,6 +196,10 @@ impl Raft {
                     self.listed(node).is_some_and(|member| member.incarnation != hello.incarnation);
                 is_other && !mutant::is(Mutant::WipedNodeVotes)
             };
+            if peer.refused == Some(PeerRefusal::OtherIncarnation) {
+                // The list that said so may have been taken back: it is asked again.
+                peer.refused = None;
+            }
             if self.birth.is_decided() && peer.hello.as_ref().is_some_and(is_other) {
                 peer.hello = None;
                 peer.refused = Some(PeerRefusal::OtherIncarnation);

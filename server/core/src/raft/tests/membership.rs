@@ -184,6 +184,35 @@ fn a_change_that_does_not_commit_is_taken_back_with_its_entry() {
 }
 
 #[test]
+fn a_life_that_a_list_refused_is_let_in_when_that_list_is_taken_back() {
+    let mut cluster = Cluster::serving(3, 19);
+    let node = cluster.add_node();
+    cluster.run_for(Span::from_ms(200));
+    let old = cluster.serving_leader().unwrap();
+    cluster.isolate(old);
+    // The new node is still heard, and its link does not break.
+    cluster.cut.remove(&(old, node));
+    cluster.cut.remove(&(node, old));
+    let other = MemberChange::AddLearner {
+        node,
+        incarnation: Incarnation([99; 16]),
+        peer_address: "peer",
+        client_address: "client",
+    };
+    assert!(change(&mut cluster, &other).is_ok());
+    assert!(!cluster.raft(old.0).accepts(node), "another life is listed");
+    cluster.run_until(Span::from_ms(10_000), "no other leader", |cluster| {
+        cluster.serving_leader().is_some_and(|leader| leader != old)
+    });
+    let wish = learner(&mut cluster, node);
+    must_change(&mut cluster, &wish);
+    cluster.cut.clear();
+    cluster.run_for(Span::from_ms(5_000));
+    assert!(cluster.raft(old.0).membership().get(node).is_some(), "the list was replaced");
+    assert!(cluster.raft(old.0).accepts(node));
+}
+
+#[test]
 fn a_member_that_was_away_follows_a_leader_that_it_does_not_know() {
     let mut cluster = Cluster::serving(3, 8);
     let leader = cluster.serving_leader().unwrap();
