@@ -13,7 +13,8 @@ use lockstep_wire::NodeId;
 use super::link::Link;
 use super::{Shard, ShardError};
 
-/// Links at most: whoever connects on the port for members cannot have more made.
+/// Links at which nodes that no cell knows yet get none: whoever connects on the port for members cannot have more made. The
+/// cells' own members always get theirs.
 const LINKS_MAX: usize = 64;
 
 impl Shard {
@@ -38,10 +39,9 @@ impl Shard {
             self.links.remove(&node);
         }
         for (node, addresses) in wanted {
-            if let Some(link) = self.links.get_mut(&node) {
-                link.set_known(addresses);
-            } else if self.links.len() < LINKS_MAX {
-                self.links.insert(node, Link::new(node, addresses, self.now));
+            match self.links.get_mut(&node) {
+                Some(link) => link.set_known(addresses),
+                None => drop(self.links.insert(node, Link::new(node, addresses, self.now))),
             }
         }
         Ok(())
