@@ -20,8 +20,8 @@ use crate::{Effect, Effects, Lane, RecordHead, RecordKind, Report, Span, Time};
 /// Hellos from before the birth that a link may bring without anybody being told: what a cut link held back comes
 /// all at once.
 const HELLOS_FROM_BEFORE_MAX: u8 = 8;
-/// How often an unborn cell says what it waits for.
-const UNBORN_REPORT: Span = Span::from_ms(10_000);
+/// How often a node that can do nothing without others says what it waits for.
+const WAITING_REPORT: Span = Span::from_ms(10_000);
 
 /// How far this node's cell has been born.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Birth {
             is_born_appended: is_born,
             is_born,
             hello_at: now,
-            report_at: now + UNBORN_REPORT,
+            report_at: now + WAITING_REPORT,
         }
     }
 
@@ -494,10 +494,18 @@ impl Raft {
                 }
             }
         }
-        if !self.birth.is_born && now >= self.birth.report_at {
-            self.birth.report_at = now + UNBORN_REPORT;
-            self.report_unborn(fx);
+        if self.is_waiting_for_others() && now >= self.birth.report_at {
+            self.birth.report_at = now + WAITING_REPORT;
+            match self.birth.is_born {
+                true => self.report_missing(fx),
+                false => self.report_unborn(fx),
+            }
         }
+    }
+
+    /// For the birth, or for a leader that sends the state that was lost.
+    fn is_waiting_for_others(&self) -> bool {
+        !self.birth.is_born || (self.lacks_state() && self.leader.is_none())
     }
 
     fn owes_hello(&self, at: usize) -> bool {
@@ -540,7 +548,7 @@ impl Raft {
     pub(super) fn birth_deadline(&self) -> Time {
         let hello = (0..self.peers.len()).any(|at| self.owes_hello(at));
         let hello_at = if hello || self.birth.manifest.is_none() { self.birth.hello_at } else { Time::NEVER };
-        let report_at = if self.birth.is_born { Time::NEVER } else { self.birth.report_at };
+        let report_at = if self.is_waiting_for_others() { self.birth.report_at } else { Time::NEVER };
         hello_at.min(report_at)
     }
 }

@@ -12,7 +12,7 @@ use lockstep_wire::{LogIndex, NodeId, SnapshotAnswer, SnapshotId, SnapshotPiece,
 use super::durability::Deferred;
 use super::{Raft, RaftEvent, Role};
 use crate::members::Membership;
-use crate::{Effect, Effects, Lane, RecordHead, RecordKind, SnapshotRead, Time};
+use crate::{Effect, Effects, Lane, RecordHead, RecordKind, Report, SnapshotRead, Time};
 
 /// Pieces on their way to a follower.
 const WINDOW: u32 = 8;
@@ -321,6 +321,17 @@ impl Raft {
         };
         self.missing_asked_at = now;
         self.reply_about(missing, SnapshotAnswer::Missing, fx);
+    }
+
+    /// Tells a person that the state was lost and that nobody leads who could send it.
+    pub(super) fn report_missing(&self, fx: &mut Effects) {
+        let Some(missing) = self.missing else { return };
+        let (cell, node) = (self.config.cell, self.config.node);
+        let reason = format!(
+            "cell {cell}: snapshot {missing} of node {node} is damaged, and no leader is heard that could send its own; \
+             check that the other members run. If none of them has the state, restore the cell from a backup"
+        );
+        fx.push(Effect::Report(Report::Refused { peer: node, reason }));
     }
 
     /// Whether this node must not lead: it has no state to lead from.

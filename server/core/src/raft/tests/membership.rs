@@ -6,7 +6,7 @@ use lockstep_wire::{BirthId, Incarnation, LogIndex, MemberChange, NodeId, Rows, 
 use super::super::{Raft, RaftConfig, Restored, Urgency};
 use super::cluster::{CELL, Cluster};
 use crate::members::MemberObjection;
-use crate::{Effect, Effects, RecordHead, RecordKind, Span, Time};
+use crate::{Effect, Effects, RecordHead, RecordKind, Report, Span, Time};
 
 const SECOND: Span = Span::from_ms(1_000);
 
@@ -396,8 +396,9 @@ fn another_life_under_a_members_id_is_objected_to() {
     }
 }
 
-/// Node 1 as it was born alone, without the state of its only snapshot, configured with these nodes. Why it halts, if it does.
-fn halt_without_state(nodes: &[u16]) -> Option<String> {
+/// What node 1 says that was born alone, is configured with these nodes, and has lost the state of its only snapshot:
+/// why it halts, and what it waits for.
+fn words_without_state(nodes: &[u16]) -> (Option<String>, Option<String>) {
     let own = MemberIncarnation { node: NodeId(1), incarnation: Incarnation([1; 16]) };
     let manifest = Manifest { birth: BirthId([1; 16]), members: Rows::Slice(&[own]) };
     let mut payload = Vec::new();
@@ -431,15 +432,22 @@ fn halt_without_state(nodes: &[u16]) -> Option<String> {
     };
     let (mut raft, mut fx) = (Raft::new(config, restored, Time(0)), Effects::new());
     raft.on_tick(Time(10_000_000_000), &mut fx);
-    fx.list().iter().find_map(|effect| match effect {
+    let halted = fx.list().iter().find_map(|effect| match effect {
         Effect::Halt(halt) => Some(halt.reason.clone()),
         _ => None,
-    })
+    });
+    let waiting = fx.list().iter().find_map(|effect| match effect {
+        Effect::Report(Report::Refused { reason, .. }) => Some(reason.clone()),
+        _ => None,
+    });
+    (halted, waiting)
 }
 
 #[test]
 fn a_node_that_was_born_alone_and_lost_its_state_waits_for_others_that_it_knows_of() {
-    let halted = halt_without_state(&[1]).expect("nobody has it");
-    assert!(halted.contains("put them under `nodes`"), "{halted}");
-    assert_eq!(halt_without_state(&[1, 2, 3]), None, "the cell has grown, and they have it");
+    let (halted, _) = words_without_state(&[1]);
+    assert!(halted.expect("nobody has it").contains("put them under `nodes`"));
+    let (halted, waiting) = words_without_state(&[1, 2, 3]);
+    assert_eq!(halted, None, "the cell has grown, and they have it");
+    assert!(waiting.expect("somebody must know").contains("no leader is heard"));
 }
