@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use lockstep_core::hello::{Identity, shard_of};
 use lockstep_core::table::Limits;
-use lockstep_core::{CACHE_BYTES_MAX, CellConfig, Member, Span};
+use lockstep_core::{APPLY_PER_TURN, CACHE_BYTES_MAX, CellConfig, Member, Span};
 use lockstep_ring::net::{self, SocketOptions};
 use lockstep_ring::probe::{self, Needs};
 use lockstep_ring::storage::DataDirectory;
@@ -373,6 +373,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
                 round_pace: Span::from_ms(config.timing.round_pace_ms),
                 preference: Span::from_ms(config.timing.preference_ms),
                 cache_bytes_max: CACHE_BYTES_MAX,
+                apply_per_turn: APPLY_PER_TURN,
                 seed: random()?,
                 routes: config.routes.clone(),
             })

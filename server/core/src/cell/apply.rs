@@ -1,7 +1,8 @@
 //! Committed entries into the table, and what comes of them to whoever waits for it.
 //!
 //! Invariants: every committed entry is applied once and in order; an answer that a wait was still owed
-//! goes out before anything that is learned later. Deliberately absent: what an entry does to the state.
+//! goes out before anything that is learned later; a turn applies so much and no more, so that a long log keeps nobody
+//! from being heard. Deliberately absent: what an entry does to the state.
 
 use std::collections::VecDeque;
 
@@ -29,12 +30,12 @@ struct Opened {
 }
 
 impl Cell {
-    /// Carries on with everything that the last input made possible.
+    /// Carries on with everything that the last input made possible, as far as this turn may.
     pub(crate) fn settle(&mut self, now: Time, fx: &mut Effects) {
         while !self.is_halted {
             if let Some(event) = self.raft.poll_event() {
                 self.on_raft_event(event, now, fx);
-            } else if !self.apply_next(now, fx) {
+            } else if self.apply_left == 0 || !self.apply_next(now, fx) {
                 break;
             }
         }
@@ -74,6 +75,7 @@ impl Cell {
             }
         }
         let mut outcomes = std::mem::take(&mut self.outcomes);
+        self.apply_left = self.apply_left.saturating_sub(1 + outcomes.len());
         if self.tenure.is_serving() {
             for outcome in outcomes.drain(..) {
                 self.on_outcome(index, outcome, now, fx);

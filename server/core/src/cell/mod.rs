@@ -52,6 +52,9 @@ pub use loading::LoadedSnapshot;
 
 /// Bytes of entries that a cell keeps in memory for its followers, unless it is told otherwise.
 pub const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What a cell applies in one turn at most, in entries and what comes of them, unless it is told otherwise: some ten
+/// milliseconds, so that beats go out while much is to be applied.
+pub const APPLY_PER_TURN: usize = 16_384;
 /// Bytes of entries on their way to one follower.
 const INFLIGHT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -99,6 +102,8 @@ pub struct CellConfig {
     pub preference: Span,
     /// Bytes of entries kept in memory for followers, beyond those not applied yet; what is older is read from disk.
     pub cache_bytes_max: usize,
+    /// What is applied in one turn at most, in entries and what comes of them; what is left is for the next turn.
+    pub apply_per_turn: usize,
     /// What the jitter of elections is drawn from.
     pub seed: u64,
     /// Which cell serves which namespace; an empty one stands for all the others.
@@ -120,6 +125,8 @@ pub struct Cell {
     digests: DigestBook,
     handover: Option<Handover>,
     outcomes: Outcomes,
+    /// What may still be applied in this turn.
+    apply_left: usize,
     /// What the entries through this one need has been asked for.
     looked_ahead_through: LogIndex,
     /// The sessions that the entry that is being applied ends, in its order.
@@ -217,6 +224,7 @@ impl Cell {
         );
         let table = restore.table.unwrap_or_else(|| Table::new(config.epoch, config.limits));
         Cell {
+            apply_left: config.apply_per_turn,
             config,
             raft,
             table,
@@ -249,6 +257,7 @@ impl Cell {
             return;
         }
         self.leases.on_step(now);
+        let is_end_of_turn = matches!(input, Input::EndOfTurn);
         let before = fx.list().len();
         match input {
             Input::Tick => self.on_tick(now, fx),
@@ -281,13 +290,19 @@ impl Cell {
         }
         self.is_halted |= fx.list()[before..].iter().any(|effect| matches!(effect, Effect::Halt(_)));
         self.settle(now, fx);
+        if is_end_of_turn {
+            self.apply_left = self.config.apply_per_turn;
+        }
         self.follow_handover(now, fx);
     }
 
-    /// When the cell wants a tick at the latest.
+    /// When the cell wants a tick at the latest; one that has passed while committed entries are left for the next turn.
     pub fn deadline(&self) -> Time {
         if self.is_halted {
             return Time::NEVER;
+        }
+        if self.raft.has_more_to_apply() {
+            return Time(0);
         }
         let core = self.raft.deadline().min(self.office_deadline()).min(self.handover_deadline());
         core.min(self.remains_deadline())

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::request::SessionProof;
 use lockstep_wire::{FencingToken, LogIndex, RoundId, SessionId};
 
@@ -53,6 +54,9 @@ pub(crate) struct Questions {
     settling: VecDeque<Asked>,
     /// The ids of the keep-alives in `beats`, one after the other.
     beating: VecDeque<SessionId>,
+    /// Rounds that were confirmed, and how far the log was known to be committed by then.
+    confirmations: VecDeque<(RoundId, LogIndex)>,
+    /// The newest round of which the table has all that was committed by then.
     confirmed: RoundId,
 }
 
@@ -103,13 +107,20 @@ impl Questions {
         self.beating.pop_front().expect("a keep-alive brings its ids")
     }
 
-    /// Notes that a round, and all before it, were confirmed.
-    pub(crate) fn on_confirmed(&mut self, round: RoundId) {
-        self.confirmed = self.confirmed.max(round);
+    /// Notes that a round, and all before it, were confirmed when the log was known to be committed through this entry.
+    pub(crate) fn on_confirmed(&mut self, round: RoundId, committed: LogIndex) {
+        self.confirmations.push_back((round, committed));
     }
 
     /// The next question that may be answered now; keep-alives first.
     pub(crate) fn poll_answerable(&mut self, applied: LogIndex) -> Option<(Call, Question)> {
+        while let Some((round, committed)) = self.confirmations.front().copied() {
+            if committed > applied && !mutant::is(Mutant::ReadBeforeApplied) {
+                break;
+            }
+            self.confirmed = self.confirmed.max(round);
+            self.confirmations.pop_front();
+        }
         let confirmed = self.confirmed;
         [&mut self.beats, &mut self.reads, &mut self.settling].into_iter().find_map(|lane| {
             let front = lane.front()?;
@@ -123,6 +134,7 @@ impl Questions {
     /// Takes every call out, unanswered; a new tenure's rounds are counted anew.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Call> + use<> {
         self.beating.clear();
+        self.confirmations.clear();
         self.confirmed = RoundId(0);
         let lanes = [&mut self.beats, &mut self.reads, &mut self.settling].map(std::mem::take);
         lanes.into_iter().flatten().map(|asked| asked.call)

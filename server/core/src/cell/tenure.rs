@@ -91,7 +91,9 @@ impl Cell {
                     fx.push(Effect::Report(Report::Following { term: self.raft.term(), leader }));
                 }
             }
-            RaftEvent::RoundConfirmed(round) => self.questions.on_confirmed(round),
+            RaftEvent::RoundConfirmed(round) => {
+                self.questions.on_confirmed(round, self.raft.committed());
+            }
             RaftEvent::SnapshotWanted => self.take_snapshot(now, fx),
             RaftEvent::SnapshotTaken(snapshot) => {
                 fx.push(Effect::Report(Report::SnapshotTaken { snapshot }));

@@ -16,3 +16,4 @@ mod silence;
 mod snapshot;
 mod space;
 mod text;
+mod turns;

@@ -464,9 +464,9 @@ impl Raft {
     }
 
     /// The next committed entry, to be applied now. What a confirmed round answers is to be answered once all
-    /// of them have been polled.
+    /// have been polled that were committed when that was said.
     pub fn poll_committed(&mut self) -> Option<Committed<'_>> {
-        if self.handed_out >= self.committed || self.lacks_state() {
+        if !self.has_more_to_apply() {
             return None;
         }
         let index = self.handed_out.next();
@@ -479,6 +479,11 @@ impl Raft {
         let term = self.log.term_at(index).expect("a committed entry is in the log");
         let payload = self.log.payload(index).expect("what is not applied stays in memory");
         Some(Committed { index, term, payload })
+    }
+
+    /// Whether committed entries are left to be polled.
+    pub fn has_more_to_apply(&self) -> bool {
+        self.handed_out < self.committed && !self.lacks_state()
     }
 
     /// The payloads of the committed entries that are to be applied next.

@@ -47,6 +47,8 @@ impl Raft {
         let progress = &self.peers[at].progress;
         now.since(progress.heard_at) <= self.config.election_min
             && progress.matched.0 + LAG_MAX >= self.log.last_index().0
+            // Beats wait for no disk: one that hangs shows in what is not acknowledged.
+            && !progress.is_probing()
             && !progress.waits_for_snapshot()
             && !progress.is_short_of_space
     }

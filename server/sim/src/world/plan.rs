@@ -4,7 +4,7 @@
 //! absent: when faults come; that is drawn as the run goes.
 
 use lockstep_core::table::Limits;
-use lockstep_core::{CACHE_BYTES_MAX, CellConfig, Member, Span};
+use lockstep_core::{APPLY_PER_TURN, CACHE_BYTES_MAX, CellConfig, Member, Span};
 use lockstep_wire::limit::NAME_BYTES_MAX;
 use lockstep_wire::{BirthId, CellId, ClusterId, Epoch, Incarnation, NodeId};
 
@@ -121,6 +121,8 @@ pub struct Plan {
     pub arrivals_max: u64,
     /// Bytes of entries that a replica keeps in memory for its followers.
     pub cache_bytes_max: usize,
+    /// What a replica applies in one turn at most.
+    pub apply_per_turn: usize,
     /// Heartbeat, shortest and longest election timeout, in ms.
     pub timing_ms: (u64, u64, u64),
     /// The greatest drift of a clock, in millionths.
@@ -173,6 +175,8 @@ impl Plan {
         plan.forgers = variety.one_of(&[0, 0, 1, 2]);
         plan.faults.transfers = plan.faults.gap_mean.is_some() && plan.nodes > 1 && variety.percent(30);
         plan.draw_spares(&mut Stream::new(seed, Concern::Plan, 5));
+        plan.apply_per_turn =
+            Stream::new(seed, Concern::Plan, 6).one_of(&[APPLY_PER_TURN, APPLY_PER_TURN, 32, 2]);
         plan
     }
 
@@ -229,6 +233,7 @@ impl Plan {
             segment_bytes: 512 * 1024,
             arrivals_max: u64::MAX,
             cache_bytes_max: CACHE_BYTES_MAX,
+            apply_per_turn: APPLY_PER_TURN,
             timing_ms: (50, 500, 1_000),
             drift_ppm_max: 0,
             workload: Workload::few(),
@@ -312,6 +317,7 @@ impl Plan {
                     round_pace: Span::from_ms(3),
                     preference: Span::from_ms(if self.faults.transfers { 4_000 } else { 0 }),
                     cache_bytes_max: self.cache_bytes_max,
+                    apply_per_turn: self.apply_per_turn,
                     seed: stream.next_u64(),
                     routes: Vec::new(),
                 }

@@ -62,6 +62,8 @@ pub(super) struct Rig {
     pub(super) now: Time,
     pub(super) limits: Limits,
     cache_bytes_max: usize,
+    /// What a member applies in a turn at most.
+    pub(super) apply_per_turn: usize,
     /// How often a cell was woken by its own deadline.
     pub(super) ticks: usize,
     /// Entries do not arrive; everything else does.
@@ -124,6 +126,7 @@ impl Rig {
             now: Time(1_000_000_000),
             limits,
             cache_bytes_max,
+            apply_per_turn: crate::APPLY_PER_TURN,
             ticks: 0,
             is_bulk_cut: false,
             are_drains_held: false,
@@ -187,7 +190,8 @@ impl Rig {
 
     /// Starts a member from what its disk has.
     pub(super) fn start(&mut self, node: u16) {
-        let (now, limits, cache_bytes_max) = (self.now, self.limits, self.cache_bytes_max);
+        let (now, limits) = (self.now, self.limits);
+        let (cache_bytes_max, apply_per_turn) = (self.cache_bytes_max, self.apply_per_turn);
         let members = (1..=u16::try_from(self.nodes.len()).unwrap())
             .map(|node| Member {
                 node: NodeId(node),
@@ -216,6 +220,7 @@ impl Rig {
             round_pace: Span::from_ms(3),
             preference: Span(0),
             cache_bytes_max,
+            apply_per_turn,
             seed: u64::from(node) * 1_000 + this.lives,
             routes: vec![(String::new(), CELL)],
         };

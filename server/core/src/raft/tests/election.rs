@@ -356,12 +356,24 @@ fn where_an_operator_puts_leadership_it_stays() {
 }
 
 #[test]
-fn a_preferred_member_that_lags_or_is_cut_off_is_not_given_the_office() {
+fn a_preferred_member_that_is_cut_off_is_not_given_the_office() {
     let mut cluster = with_preference(23);
     cluster.isolate(PREFERRED);
     cluster.run_for(Span::from_ms(60_000));
     assert_eq!(cluster.serving_leader(), Some(NodeId(1)));
     assert!(!cluster.raft(1).is_transferring());
+}
+
+#[test]
+fn a_preferred_member_whose_disk_hangs_is_not_given_the_office_again_and_again() {
+    let mut cluster = with_preference(24);
+    cluster.member(PREFERRED.0).is_disk_stuck = true;
+    let refused = (0..400).filter(|_| {
+        cluster.run_for(Span::from_ms(100));
+        cluster.propose(NodeId(1), b"ten a second, so that it lags little").is_none()
+    });
+    assert_eq!(refused.count(), 0, "it answers beats, and acknowledges nothing");
+    assert_eq!(cluster.serving_leader(), Some(NodeId(1)));
 }
 
 #[test]
