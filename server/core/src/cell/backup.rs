@@ -2,8 +2,9 @@
 //!
 //! Invariants: a save begins with a snapshot that has all that was applied when a round had confirmed that this replica
 //! leads; a connection has one save under way, with one piece at a time, and a cell a bounded number of them; what the
-//! disk has read goes to whoever wished for it, a save or a follower's install. Deliberately absent: how long a snapshot
-//! is kept; one that goes away is begun with anew by whoever saves it.
+//! disk has read goes to whoever wished for it, a save or a follower's install; no snapshot is taken for a save's sake that
+//! would take away one on its way. Deliberately absent: how long a snapshot is kept for the log's sake; one that goes away is
+//! begun with anew by whoever saves it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -89,6 +90,29 @@ impl Saves {
     fn take_read(&mut self, snapshot: SnapshotId, piece: u32) -> Option<PieceRead> {
         let at = self.reads.iter().position(|read| (read.snapshot, read.piece) == (snapshot, piece))?;
         self.reads.remove(at)
+    }
+
+    /// Takes out the calls of saves that wait for a snapshot, and forgets them.
+    fn take_waiting(&mut self) -> Vec<Call> {
+        let mut waiting = Vec::new();
+        self.by_connection.retain(|_, save| match save.phase {
+            Phase::Waiting { call, .. } => {
+                waiting.push(call);
+                false
+            }
+            Phase::Confirming | Phase::Reading { .. } | Phase::Resting { .. } => true,
+        });
+        waiting
+    }
+
+    /// Whether a save goes on with this snapshot, and has not rested for too long.
+    fn is_saving(&self, snapshot: SnapshotId, now: Time) -> bool {
+        let is_read = self.reads.iter().any(|read| read.snapshot == snapshot);
+        is_read
+            || self.by_connection.values().any(|save| {
+                let is_fresh = now.since(save.heard_at) <= REST_MAX;
+                is_fresh && save.resting().is_some_and(|(resting, _)| resting == snapshot)
+            })
     }
 
     /// Takes out the calls of saves whose snapshot is there, and says whether others wait for theirs.
@@ -180,9 +204,21 @@ impl Cell {
             let snapshot = newest.expect("it is what they waited for");
             self.read_piece(call, snapshot, 0, now, fx);
         }
-        if is_any_waiting {
-            self.take_snapshot(now, fx);
+        if !is_any_waiting {
+            return;
         }
+        let older = self.raft.older_snapshot();
+        if older.is_some_and(|(older, is_sent)| is_sent || self.saves.is_saving(older, now)) {
+            for call in self.saves.take_waiting() {
+                self.refuse_save(
+                    call,
+                    "the next snapshot would take away one that is being saved or sent",
+                    fx,
+                );
+            }
+            return;
+        }
+        self.take_snapshot(now, fx);
     }
 
     fn read_piece(&mut self, call: Call, snapshot: SnapshotId, piece: u32, now: Time, fx: &mut Effects) {
@@ -194,15 +230,7 @@ impl Cell {
 
     /// The disk had no room for a snapshot: whoever waits for one is told.
     pub(super) fn refuse_saves_for_space(&mut self, fx: &mut Effects) {
-        let mut waiting = Vec::new();
-        self.saves.by_connection.retain(|_, save| match save.phase {
-            Phase::Waiting { call, .. } => {
-                waiting.push(call);
-                false
-            }
-            Phase::Confirming | Phase::Reading { .. } | Phase::Resting { .. } => true,
-        });
-        for call in waiting {
+        for call in self.saves.take_waiting() {
             let refusal = Refusal {
                 retry_after_ms: RETRY_AFTER_MS,
                 ..Refusal::new(Status::NoSpace, "the leader's disk has no room for a snapshot")

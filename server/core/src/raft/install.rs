@@ -137,6 +137,12 @@ impl Raft {
         self.snapshot
     }
 
+    /// The snapshot before the newest, which the next one replaces, and whether it is on its way to a follower.
+    pub fn older_snapshot(&self) -> Option<(SnapshotId, bool)> {
+        let installing = self.leading.installing.as_ref().map(|installing| installing.snapshot);
+        self.older_snapshot.map(|older| (older, installing == Some(older)))
+    }
+
     /// A snapshot cannot be read: newer ones have replaced it; or it is damaged, and another must be taken.
     pub fn forget_snapshot(&mut self, snapshot: SnapshotId) {
         for kept in [&mut self.snapshot, &mut self.older_snapshot] {

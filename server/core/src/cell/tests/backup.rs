@@ -31,6 +31,11 @@ fn go_on(rig: &mut Rig, on: ConnectionId, snapshot: SnapshotId) -> Vec<String> {
     told
 }
 
+/// The newest snapshot of member 1.
+fn newest(rig: &Rig) -> SnapshotId {
+    *rig.snapshots(1).last().expect("it has one")
+}
+
 fn piece(number: u32, snapshot: SnapshotId) -> String {
     format!("OK piece {number} of {snapshot}")
 }
@@ -169,6 +174,32 @@ fn one_piece_at_a_time_on_a_connection_and_a_few_saves_in_a_cell() {
     assert_eq!(rig.call(late, begin()), [piece(0, snapshot)]);
     assert_eq!(rig.call(all[0], save(snapshot, 1)), ["COMPACTED"], "it was heard of least recently");
     assert_eq!(rig.call(all[1], save(snapshot, 2)), [piece(2, snapshot)]);
+}
+
+#[test]
+fn a_save_takes_no_snapshot_away_that_another_save_goes_on_with() {
+    let mut rig = Rig::serving(1);
+    let client = rig.connect(1);
+    let [a, b, c] = [rig.connect(1), rig.connect(1), rig.connect(1)];
+    grow(&mut rig, client, 10..30);
+    rig.ask(a, begin());
+    grow(&mut rig, client, 30..31);
+    rig.ask(b, begin());
+    grow(&mut rig, client, 31..32);
+    let [older, newer] = rig.snapshots(1)[..] else { panic!("two are kept") };
+    assert_eq!((rig.told(a), rig.told(b)), (vec![piece(0, older)], vec![piece(0, newer)]));
+    let refused = ["OVERLOADED (the next snapshot would take away one that is being saved or sent)"];
+    assert_eq!(rig.call(c, begin()), refused);
+    assert_eq!(rig.snapshots(1), [older, newer]);
+    assert!(go_on(&mut rig, a, older).last().is_some_and(|line| line.ends_with(" last")));
+    // The older one is nobody's any more.
+    rig.ask(c, begin());
+    assert_eq!(rig.told(c), [piece(0, newest(&rig))]);
+    // And b's may go once b has rested for too long.
+    grow(&mut rig, client, 32..33);
+    rig.advance(11_000);
+    rig.ask(a, begin());
+    assert_eq!(rig.told(a), [piece(0, newest(&rig))]);
 }
 
 #[test]
