@@ -41,8 +41,6 @@ mutants! {
     ReadWithoutRound = "read-without-round",
     /// A new leader answers before its blank entry has been applied, and with it what was committed (contract 4).
     ServeBeforeBlank = "serve-before-blank",
-    /// A confirmed round answers before the table has what was committed by then (contract 4).
-    ReadBeforeApplied = "read-before-applied",
     /// A session is ended without a look at the input that was waiting (contract 2).
     ExpireWithoutDrain = "expire-without-drain",
     /// An entry that ends several sessions promotes after each of them: two holders get one token (contract 1).

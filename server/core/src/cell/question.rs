@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 
-use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::request::SessionProof;
 use lockstep_wire::{FencingToken, LogIndex, RoundId, SessionId};
 
@@ -115,7 +114,7 @@ impl Questions {
     /// The next question that may be answered now; keep-alives first.
     pub(crate) fn poll_answerable(&mut self, applied: LogIndex) -> Option<(Call, Question)> {
         while let Some((round, committed)) = self.confirmations.front().copied() {
-            if committed > applied && !mutant::is(Mutant::ReadBeforeApplied) {
+            if committed > applied {
                 break;
             }
             self.confirmed = self.confirmed.max(round);

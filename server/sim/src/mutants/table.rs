@@ -30,7 +30,6 @@ pub const TABLE: &[Row] = &[
     part(Mutant::KeepAliveWithoutRound, Trial::Run(shapes::two_leaders), 300),
     part(Mutant::ReadWithoutRound, Trial::Drawn, 300),
     part(Mutant::ServeBeforeBlank, Trial::Drawn, 600),
-    part(Mutant::ReadBeforeApplied, Trial::Drawn, 600),
     part(Mutant::ExpireWithoutDrain, Trial::Play(plays::beats_behind_a_late_turn), 60),
     part(Mutant::PromoteInsideRemovals, Trial::Commands(300), 300),
     part(Mutant::SharedBargesPast, Trial::Drawn, 300),
