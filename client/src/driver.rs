@@ -392,11 +392,10 @@ impl Driver {
             }
             Outcome::AlreadyHeld { acquire_id, token } => Err(Error::AlreadyHeld { name, acquire_id, token }),
             Outcome::Lost { token, reason } => Err(Error::Lost { name, token, reason }),
-            Outcome::Failed(failure) => Err(Error::from_failure(&format!("acquiring {name}"), failure)),
+            Outcome::Failed(failure) => Err(Error::from_acquire(&name, failure)),
             _ => {
                 let trouble = "the cell gave an answer of the wrong shape".to_owned();
-                let failure = Failure::OutcomeUnknown { trouble };
-                Err(Error::from_failure(&format!("acquiring {name}"), failure))
+                Err(Error::from_acquire(&name, Failure::OutcomeUnknown { trouble }))
             }
         }
     }

@@ -75,7 +75,7 @@ pub enum Error {
         token: FencingToken,
     },
     /// The cell refused it for good.
-    #[error("{what} was refused with {}{}; not executed", status.name(), in_brackets(detail))]
+    #[error("{what} was refused{} ({}); not executed", after_colon(detail), status.name())]
     Refused {
         /// What was asked for.
         what: String,
@@ -104,14 +104,15 @@ pub enum Error {
     },
     /// No member confirmed it in time, and it may have been executed.
     #[error(
-        "{what}: no member of the cell confirmed it in time (last: {trouble}); whether it was executed is not known, an acquire is being \
-         withdrawn"
+        "{what}: no member of the cell confirmed it in time (last: {trouble}); whether it was executed is not known, {next}"
     )]
     OutcomeUnknown {
         /// What was asked for.
         what: String,
         /// The last thing that went wrong.
         trouble: String,
+        /// What becomes of it, or what to do.
+        next: &'static str,
     },
     /// The cell's disks are full.
     #[error(
@@ -150,9 +151,12 @@ pub enum Error {
     },
 }
 
-fn in_brackets(detail: &str) -> String {
-    if detail.is_empty() { String::new() } else { format!(" ({detail})") }
+fn after_colon(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(": {detail}") }
 }
+
+/// For whatever has no other way on.
+const LOOK: &str = "look how things are before you ask again";
 
 impl Error {
     pub(crate) fn from_failure(what: &str, failure: Failure) -> Error {
@@ -162,14 +166,59 @@ impl Error {
             Failure::Refused { status, detail } => Error::Refused { what, status, detail },
             Failure::SessionEnded(reason) => Error::SessionEnded { what, reason },
             Failure::NotExecuted { trouble } => Error::NoCluster { what, trouble },
-            Failure::OutcomeUnknown { trouble } => Error::OutcomeUnknown { what, trouble },
+            Failure::OutcomeUnknown { trouble } => Error::OutcomeUnknown { what, trouble, next: LOOK },
             Failure::NoSpace => Error::NoSpace { what },
             Failure::Backlog => Error::Backlog { what },
         }
     }
 
+    /// Of an acquire.
+    pub(crate) fn from_acquire(name: &str, failure: Failure) -> Error {
+        Error::from_failure(&format!("acquiring {name}"), failure).with_next("the acquire is being withdrawn")
+    }
+
+    /// If the outcome is not known, says what becomes of it.
+    pub(crate) fn with_next(mut self, said: &'static str) -> Error {
+        if let Error::OutcomeUnknown { next, .. } = &mut self {
+            *next = said;
+        }
+        self
+    }
+
     /// Whether what was asked for may have been executed all the same.
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Error::OutcomeUnknown { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unknown() -> Failure {
+        Failure::OutcomeUnknown { trouble: "the connection broke".to_owned() }
+    }
+
+    #[test]
+    fn what_becomes_of_something_unknown_depends_on_what_it_was() {
+        let acquire = Error::from_acquire("/ls/a/b", unknown()).to_string();
+        assert!(acquire.ends_with("is not known, the acquire is being withdrawn"), "{acquire}");
+        let change = Error::from_failure("changing the members of cell 0", unknown());
+        let text = "changing the members of cell 0: no member of the cell confirmed it in time (last: the connection \
+                    broke); whether it was executed is not known, look how things are before you ask again";
+        assert_eq!(change.to_string(), text);
+    }
+
+    #[test]
+    fn a_refusal_says_why_before_it_says_by_which_name() {
+        let refused = |detail: &str| {
+            let failure = Failure::Refused { status: Status::Conflict, detail: detail.to_owned() };
+            Error::from_failure("changing the members of cell 0", failure).to_string()
+        };
+        assert_eq!(
+            refused("node 3 is not heard"),
+            "changing the members of cell 0 was refused: node 3 is not heard (CONFLICT); not executed"
+        );
+        assert_eq!(refused(""), "changing the members of cell 0 was refused (CONFLICT); not executed");
     }
 }

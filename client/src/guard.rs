@@ -114,7 +114,8 @@ impl Guard {
             answer: Some(answer),
             what: what.clone(),
         });
-        match asked.await? {
+        let next = "it is tried for as long as the session lives; the lock is free by its end at the latest";
+        match asked.await.map_err(|error| error.with_next(next))? {
             Outcome::Released => Ok(()),
             Outcome::StaleToken => Err(Error::Stale { name: self.name.clone(), token: self.grant.token }),
             other => Err(odd(&what, &other)),
