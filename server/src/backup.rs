@@ -42,7 +42,9 @@ impl BackupWriter {
     }
 
     fn beside(directory: &Path) -> io::Result<NamedTempFile> {
-        tempfile::Builder::new().prefix(".lockstep-").suffix(".partial").tempfile_in(directory)
+        let file = tempfile::Builder::new().prefix(".lockstep-").suffix(".partial").tempfile_in(directory);
+        // Its own words name the file that nobody has asked for.
+        file.map_err(|error| error.kind().into())
     }
 
     /// Forgets what was written, and begins again.

@@ -42,7 +42,7 @@ pub(crate) struct RestoreArgs {
 #[group(required = true, multiple = false)]
 struct Numbers {
     /// The new epoch; above every one that the cell has had.
-    #[arg(long, value_name = "EPOCH")]
+    #[arg(long, value_name = "EPOCH", value_parser = clap::value_parser!(u16).range(1..i64::from(Epoch::LIMIT)))]
     epoch: Option<u16>,
     /// A token, at least as great as every one that was ever granted: the new epoch is the next one above it.
     #[arg(long, value_name = "TOKEN")]
@@ -87,7 +87,7 @@ fn restored(args: &RestoreArgs) -> Result<Done, (String, u8)> {
     }
     let (cell_of_file, index) = (file.cell, file.id.index);
     let (inspection, before) = load(&mut file, cell_of_file, index)
-        .map_err(|trouble| (format!("{place}: {trouble}"), trouble.code()))?;
+        .map_err(|trouble| (trouble.of_backup(&args.file), trouble.code()))?;
     let epoch = args.numbers.epoch().ok_or_else(|| {
         refuse(
             "no epoch is above that token; no cell has ever granted it, look where it comes from".to_owned(),

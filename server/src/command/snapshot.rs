@@ -98,6 +98,13 @@ impl Selection {
             && self.index.is_none_or(|index| index == place.index.0)
     }
 
+    fn say(&self, trouble: &Trouble, is_backup: bool) -> String {
+        match is_backup {
+            true => trouble.of_backup(&self.data),
+            false => format!("{}: {trouble}", self.data.display()),
+        }
+    }
+
     /// Reads every snapshot that is asked for.
     fn survey(
         &self,
@@ -195,6 +202,10 @@ impl Source {
             false => Ok(Source::Directory(open(path)?)),
         }
     }
+
+    fn is_backup(&self) -> bool {
+        matches!(self, Source::Backup(_))
+    }
 }
 
 impl Survey {
@@ -273,8 +284,9 @@ fn inspected(selection: &Selection) -> u8 {
             return code;
         }
     };
+    let is_backup = source.is_backup();
     let refused = |trouble: &Trouble| {
-        complain(&format!("{}: {trouble}", selection.data.display()));
+        complain(&selection.say(trouble, is_backup));
         trouble.code()
     };
     let (mut code, mut shown) = (0, Vec::new());
@@ -333,7 +345,7 @@ fn verified(selection: &Selection) -> u8 {
         }
     });
     if let Some(trouble) = trouble.or(outcome.err()) {
-        let why = format!("{}: {trouble}", selection.data.display());
+        let why = selection.say(&trouble, source.is_backup());
         return refused(&why, trouble.json(), trouble.code());
     }
     if snapshots == 0

@@ -316,7 +316,7 @@ fn what_cannot_be_restored_is_refused_and_changes_nothing() {
     };
     refused(&[&"--data", &data, &path], Some(2), "--epoch");
     refused(&[&"--data", &data, &"--epoch", &1, &"--above-token", &1, &path], Some(2), "cannot be used with");
-    refused(&[&"--data", &data, &"--epoch", &0, &path], FAILED, "epoch 0 is not above the backup's own");
+    refused(&[&"--data", &data, &"--epoch", &0, &path], Some(2), "0 is not in 1..32768");
     refused(&[&"--data", &data, &"--above-token", &u64::MAX, &path], FAILED, "no epoch is above that token");
     refused(&[&"--data", &data, &"--above-token", &(u64::MAX >> 1), &path], FAILED, "is too large");
     refused(&[&"--data", &data, &"--cell", &1, &"--epoch", &1, &path], FAILED, "a backup of cell 0");
@@ -330,11 +330,18 @@ fn what_cannot_be_restored_is_refused_and_changes_nothing() {
     refused(&[&"--data", &data, &"--epoch", &1, &config], DAMAGED, "does not begin as a snapshot does");
     refused(&[&"--data", &data, &"--epoch", &1, &nowhere.display()], FAILED, "No such file");
     flip(&file, 100);
-    refused(&[&"--data", &data, &"--epoch", &1, &path], DAMAGED, "is damaged at offset 0");
+    let damaged = format!("lockstep: {path} is damaged at offset 0");
+    refused(&[&"--data", &data, &"--epoch", &1, &path], DAMAGED, &damaged);
     assert_eq!(done(&[&"snapshot", &"verify", &path]).0, DAMAGED);
     flip(&file, 100);
     let after: Vec<(PathBuf, Vec<u8>)> = contents(&new.places[0].data).into_iter().collect();
     assert!(after == before.into_iter().collect::<Vec<_>>(), "a refusal has changed the directory");
+
+    let nowhere = nowhere.join("x");
+    let (code, _, complained) =
+        done(&[&"snapshot", &"save", &"--endpoints", &endpoints(&cluster), &nowhere.display()]);
+    let said = format!("{}: there is no such directory; nothing was saved", nowhere.display());
+    assert!(code == FAILED && complained.contains(&said) && !complained.contains("partial"), "{complained}");
 
     cluster.kill(0);
     let other = cluster.directory.path().join("other.backup");

@@ -79,6 +79,15 @@ impl Trouble {
         }
     }
 
+    /// For whoever knows the file as `place`, a backup: it has no name of a data directory's.
+    pub(crate) fn of_backup(&self, place: &Path) -> String {
+        let (text, place) = (self.to_string(), place.display().to_string());
+        match self.file_and_offset().0 {
+            Some(file) => text.replacen(&file.to_string(), &place, 1),
+            None => format!("{place}: {text}"),
+        }
+    }
+
     pub(super) fn json(&self) -> Value {
         let (file, offset) = self.file_and_offset();
         json!({
@@ -124,5 +133,22 @@ pub(crate) fn backup(path: &Path) -> Result<BackupFile, (String, u8)> {
         Ok(Some(file)) => Ok(file),
         Ok(None) => Err((format!("{place} does not begin as a snapshot does"), exit::DAMAGED)),
         Err(error) => Err((format!("{place}: {error}"), exit::FAILED)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_backup_is_named_once() {
+        let file = FileName::Snapshot { cell: CellId(0), index: LogIndex(80) };
+        let damaged = Trouble::File(SnapshotRefusal::Damaged { file, offset: 0 });
+        assert_eq!(damaged.of_backup(Path::new("/b/x")), "/b/x is damaged at offset 0");
+        let state =
+            Trouble::State { file, offset: 9, error: SnapshotError::Trailing }.of_backup(Path::new("/b/x"));
+        assert!(state.starts_with("/b/x, piece at offset 9: "), "{state}");
+        let disk = Trouble::File(SnapshotRefusal::Disk { file: None, error: DiskError::NotFound });
+        assert!(disk.of_backup(Path::new("/b/x")).starts_with("/b/x: "), "{disk}");
     }
 }

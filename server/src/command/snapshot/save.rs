@@ -60,6 +60,10 @@ impl Failed {
                 let file = file.display();
                 Failed(format!("{file} is there already; choose another name, or say --force"), exit::FAILED)
             }
+            std::io::ErrorKind::NotFound => {
+                let file = file.display();
+                Failed(format!("{file}: there is no such directory; nothing was saved"), exit::FAILED)
+            }
             _ => Failed(format!("{}: {error}; nothing was saved", file.display()), exit::FAILED),
         }
     }
