@@ -34,14 +34,14 @@ impl Cell {
             );
         }
         if to == self.config.node {
-            return self.refuse(call, Status::Invalid, &format!("to: node {to} leads already"), fx);
+            return self.refuse(call, Status::Invalid, &format!("node {to} leads already"), fx);
         }
         if to != NodeId(0) && !self.raft.membership().is_voter(to) {
             let what = match self.raft.membership().get(to) {
                 Some(_) => "a learner; promote it first",
                 None => "no member of this cell",
             };
-            let detail = format!("to: node {to} is {what}");
+            let detail = format!("node {to} is {what}");
             return self.refuse(call, Status::Invalid, &detail, fx);
         }
         if self.raft.is_transferring() {
@@ -51,6 +51,12 @@ impl Cell {
         let Some(to) = to else {
             return self.refuse(call, Status::NoQuorum, "no other member can be reached", fx);
         };
+        if self.raft.is_peer_short_of_space(to) && !self.raft.is_short_of_space() {
+            let detail = format!(
+                "the disk of node {to} is full: it could not grant, and would not stay; make room there first"
+            );
+            return self.refuse(call, Status::NoQuorum, &detail, fx);
+        }
         if !self.raft.transfer(to, now, fx) {
             return self.refuse(call, Status::NoQuorum, &format!("node {to} cannot be reached"), fx);
         }

@@ -4,6 +4,8 @@
 //! Invariant: what is said here stops nothing that is on its way, and nothing that the leader must append. Deliberately
 //! absent: which requests are refused for it; that is the cell's.
 
+use lockstep_wire::NodeId;
+
 use super::{Peer, Raft};
 use crate::{Effects, Span, Time};
 
@@ -19,6 +21,11 @@ impl Raft {
     /// Whether the disk of this node has no room for the next segment of its log.
     pub fn is_short_of_space(&self) -> bool {
         self.is_short_of_space
+    }
+
+    /// Whether another member has said that its disk has none.
+    pub fn is_peer_short_of_space(&self, node: NodeId) -> bool {
+        self.peer_at(node).is_some_and(|at| self.peers[at].progress.is_short_of_space)
     }
 
     /// Whether there is space for what is new: on the disk of this leader, and on so many others that they are a majority

@@ -37,8 +37,8 @@ fn what_cannot_be_is_refused_at_once_and_changes_nothing() {
     let mut rig = Rig::serving(3);
     let (leader, follower) = (rig.leader(), rig.follower());
     let a = rig.connect(leader);
-    assert_eq!(rig.call(a, transfer(9)), ["INVALID (to: node 9 is no member of this cell)"]);
-    assert_eq!(rig.call(a, transfer(leader)), [format!("INVALID (to: node {leader} leads already)")]);
+    assert_eq!(rig.call(a, transfer(9)), ["INVALID (node 9 is no member of this cell)"]);
+    assert_eq!(rig.call(a, transfer(leader)), [format!("INVALID (node {leader} leads already)")]);
     let b = rig.connect(follower);
     let hint = format!("NOT_LEADER ask node {leader} at node{leader}:4600");
     assert_eq!(rig.call(b, transfer(leader)), [hint]);

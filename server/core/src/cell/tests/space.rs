@@ -1,7 +1,7 @@
 //! Full disks: what is refused, what goes on, and whose disk counts (ARCHITECTURE section 6.1, "No space").
 
-use lockstep_wire::SessionId;
 use lockstep_wire::request::Request;
+use lockstep_wire::{NodeId, SessionId};
 
 use super::asking::{acquire, cancel, open, release, token};
 use super::rig::Rig;
@@ -151,4 +151,18 @@ fn a_new_leader_learns_from_its_followers_that_they_are_full() {
     rig.heal();
     space(&mut rig, &[1, 2, 3], false);
     assert!(rig.call(a, acquire(session, 2, OTHER, 0))[0].starts_with("OK token"));
+}
+
+#[test]
+fn leadership_is_not_moved_to_a_full_disk_without_a_word() {
+    let mut rig = Rig::serving(3);
+    let (leader, full) = (rig.leader(), rig.follower());
+    let a = rig.connect(leader);
+    space(&mut rig, &[full], true);
+    let told = rig.call(a, Request::TransferLeader { to: NodeId(full) });
+    assert!(told[0].starts_with(&format!("NO_QUORUM (the disk of node {full} is full")), "{told:?}");
+    assert_eq!(rig.leader(), leader);
+    space(&mut rig, &[full], false);
+    let told = rig.call(a, Request::TransferLeader { to: NodeId(full) });
+    assert!(told[0].starts_with(&format!("OK leader {full}")), "{told:?}");
 }
