@@ -266,6 +266,8 @@ impl FakeCell {
                     locks: self.locks.len() as u64,
                     digest: 0,
                     is_short_of_space: false,
+                    is_quiet: false,
+                    quiet_left_ms: 0,
                     members: Rows::Slice(&[]),
                 };
                 self.say(port, asked, correlation, &Reply::Status(view));
@@ -494,6 +496,7 @@ impl FakeCell {
             exists: !line.is_empty(),
             mode: Mode::Exclusive,
             fence_floor: FencingToken(self.index),
+            is_quiet: false,
             holders_total: u32::from(!holders.is_empty()),
             waiters_total: 0,
             holders: Rows::Slice(&holders),

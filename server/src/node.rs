@@ -360,6 +360,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
             Ok(CellConfig {
                 cell,
                 cells: config.cells,
+                shards: superblock.shards,
                 node: config.node,
                 members: members.clone(),
                 is_joining: config.is_joining,

@@ -221,6 +221,8 @@ pub struct LockView<'a> {
     pub mode: Mode,
     /// What every token granted so far is at most, and every later one is above; for an absent record.
     pub fence_floor: FencingToken,
+    /// The cell was restored, and grants nothing yet.
+    pub is_quiet: bool,
     /// How many hold it; the list may be shorter.
     pub holders_total: u32,
     /// How many wait; the list may be shorter.
@@ -281,7 +283,7 @@ pub struct MemberView<'a> {
 pub struct StatusView<'a> {
     /// The node that answers.
     pub node: NodeId,
-    /// What it is: `leader`, `follower`, `candidate`, `unborn` or `halted`.
+    /// What it is: `leader`, `follower`, `learner`, `pre-candidate`, `candidate`, `unborn`, `joining` or `removed`.
     pub role: &'a str,
     /// Its term.
     pub term: Term,
@@ -303,6 +305,10 @@ pub struct StatusView<'a> {
     pub digest: u64,
     /// Its disk has no room for the next segment of its log.
     pub is_short_of_space: bool,
+    /// The cell was restored, and grants nothing yet.
+    pub is_quiet: bool,
+    /// For how long that stays so, in ms; 0 unless the leader was asked.
+    pub quiet_left_ms: u32,
     /// The cell's members.
     pub members: Rows<'a, MemberView<'a>>,
 }
@@ -331,6 +337,8 @@ pub struct MembersView<'a> {
     pub client_address: &'a str,
     /// How many cells the cluster has, from 0 on.
     pub cells: u16,
+    /// How many shards the node that answers was formatted with.
+    pub shards: u16,
     /// The leader it knows; 0 for none.
     pub leader: NodeId,
     /// Where that leader serves clients; empty when not known.

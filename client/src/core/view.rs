@@ -56,6 +56,8 @@ pub struct LockInfo {
     pub mode: Mode,
     /// What every token granted so far is at most, and every later one is above; 0 while somebody holds it.
     pub fence_floor: FencingToken,
+    /// The cell was restored, and grants nothing yet.
+    pub is_quiet: bool,
     /// How many hold it; the list may be shorter.
     pub holders_total: u32,
     /// How many wait; the list may be shorter.
@@ -116,7 +118,7 @@ pub struct MemberInfo {
 pub struct StatusInfo {
     /// The node that answered.
     pub node: NodeId,
-    /// What it is: `leader`, `follower`, `candidate`, `unborn` or `halted`.
+    /// What it is: `leader`, `follower`, `learner`, `pre-candidate`, `candidate`, `unborn`, `joining` or `removed`.
     pub role: String,
     /// Its term.
     pub term: Term,
@@ -138,6 +140,10 @@ pub struct StatusInfo {
     pub digest: u64,
     /// Its disk has no room for the next segment of its log.
     pub is_short_of_space: bool,
+    /// The cell was restored, and grants nothing yet.
+    pub is_quiet: bool,
+    /// For how long that stays so, in ms; 0 unless the leader was asked.
+    pub quiet_left_ms: u32,
     /// The cell's members.
     pub members: Vec<MemberInfo>,
 }
@@ -176,6 +182,8 @@ pub struct MembersInfo {
     pub client_address: String,
     /// How many cells the cluster has, from 0 on.
     pub cells: u16,
+    /// How many shards the node that answered was formatted with.
+    pub shards: u16,
     /// The leader it knows; 0 for none.
     pub leader: NodeId,
     /// Where that leader serves clients; empty when not known.
@@ -219,6 +227,7 @@ impl From<reply::LockView<'_>> for LockInfo {
             exists: view.exists,
             mode: view.mode,
             fence_floor: view.fence_floor,
+            is_quiet: view.is_quiet,
             holders_total: view.holders_total,
             waiters_total: view.waiters_total,
             holders: view.holders.iter().map(Holder::from).collect(),
@@ -295,6 +304,8 @@ impl From<reply::StatusView<'_>> for StatusInfo {
             locks: view.locks,
             digest: view.digest,
             is_short_of_space: view.is_short_of_space,
+            is_quiet: view.is_quiet,
+            quiet_left_ms: view.quiet_left_ms,
             members: members.collect(),
         }
     }
@@ -324,6 +335,7 @@ impl MembersInfo {
             peer_address: view.peer_address.to_owned(),
             client_address: view.client_address.to_owned(),
             cells: view.cells,
+            shards: view.shards,
             leader: view.leader,
             leader_address: view.leader_address.to_owned(),
             last: view.last,

@@ -10,6 +10,8 @@ use lockstep_wire::peer::{Beat, PeerMessage};
 use lockstep_wire::reply::{Event, Reply};
 use lockstep_wire::{CellId, Correlation, LogIndex, NodeId, RecordKind, SnapshotId, Term};
 
+use crate::time::Span;
+
 /// A client's connection, as its driver numbers them; never reused within a life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
@@ -137,11 +139,25 @@ pub enum Effect {
 pub enum Report {
     /// The cell was born.
     Born,
+    /// This node knows the cell that it is to join, and has to be added to it.
+    WaitsToBeAdded {
+        /// Where it serves clients.
+        client_address: String,
+        /// Where it serves members.
+        peer_address: String,
+    },
     /// This node leads from now on.
     Leading {
         /// In this term.
         term: Term,
     },
+    /// The cell that this node leads was restored, and grants nothing yet.
+    Quiet {
+        /// For how long, if this leader stays.
+        left: Span,
+    },
+    /// The cell that this node leads was restored, and grants from now on.
+    QuietEnded,
     /// This node has stopped leading.
     Deposed {
         /// In this term.

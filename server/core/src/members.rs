@@ -105,19 +105,22 @@ impl MemberObjection {
 impl fmt::Display for MemberObjection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MemberObjection::Nobody => f.write_str("node: 0 is nobody"),
+            MemberObjection::Nobody => f.write_str("there is no node 0"),
             MemberObjection::IdTaken { free } => write!(
                 f,
-                "node: ids are never used again, not even by the same machine; the lowest free one is {free}"
+                "ids are never used again, not even by the same machine; the lowest free one is {free}"
             ),
-            MemberObjection::NoAddress => f.write_str("address: say where it serves members and clients"),
+            MemberObjection::NoAddress => {
+                f.write_str("the addresses are missing: say where the node serves members and clients")
+            }
             MemberObjection::Full => write!(f, "a cell has at most {MEMBERS_MAX} members; remove one first"),
-            MemberObjection::NotMember(node) => write!(f, "node: node {node} is no member of this cell"),
+            MemberObjection::NotMember(node) => write!(f, "node {node} is no member of this cell"),
             MemberObjection::ChangeUnderWay => {
                 f.write_str("the last change of the members is not committed yet; try again when it is")
             }
             MemberObjection::NotCaughtUp { node, lag } => {
-                write!(f, "node {node} lacks {lag} entries; promote it when it has caught up")
+                let noun = if *lag == 1 { "entry" } else { "entries" };
+                write!(f, "node {node} lacks {lag} {noun}; promote it when it has caught up")
             }
             MemberObjection::Silent(node) => write!(f, "node {node} is not heard; start it first"),
             MemberObjection::NoMajority { heard, voters } => write!(

@@ -7,7 +7,7 @@ use lockstep_client::Error;
 use lockstep_client::core::LockInfo;
 use serde_json::{Value, json};
 
-use super::{Cluster, print};
+use super::{Cluster, QUIET, print};
 
 /// Show who holds a lock and who waits for it.
 #[derive(Args, Debug)]
@@ -47,6 +47,9 @@ fn describe(name: &str, lock: &LockInfo) -> String {
         text += &format!("  waiting  {place}. {client}  {mode}  session {}\n", waiter.session);
     }
     text += &rest(lock.waiters_total, lock.waiters.len());
+    if lock.is_quiet {
+        text += &format!("  its cell {QUIET}\n");
+    }
     text + &format!("  revision {}\n", lock.revision)
 }
 
@@ -93,6 +96,7 @@ fn as_json(name: &str, lock: &LockInfo) -> Value {
         "revision": lock.revision.to_string(),
         "held": is_held,
         "mode": is_held.then(|| lock.mode.name()),
+        "quiet": lock.is_quiet,
         "fence_floor": (!is_held).then(|| lock.fence_floor.to_string()),
         "holders_total": lock.holders_total,
         "holders": holders,
@@ -115,6 +119,7 @@ mod tests {
             exists: true,
             mode: Mode::Exclusive,
             fence_floor: FencingToken(0),
+            is_quiet: false,
             holders_total: 1,
             waiters_total: 3,
             holders: vec![Holder {
@@ -151,6 +156,8 @@ mod tests {
         let free =
             LockInfo { holders_total: 0, holders: vec![], waiters_total: 0, waiters: vec![], ..lock() };
         assert!(describe("/ls/a/b", &free).starts_with("/ls/a/b is free;"));
+        let quiet = describe("/ls/a/b", &LockInfo { is_quiet: true, ..free });
+        assert!(quiet.contains("  its cell was restored and grants nothing yet"), "{quiet}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use lockstep_client::core::{Loss, Time};
 use lockstep_client::{Client, Error, Guard, Session};
 
 use super::child::{self, Lease, Passed, Task};
-use super::{Cluster, complain, exit};
+use super::{Cluster, QUIET, complain, exit};
 
 /// For how long nobody is told that a lock is being waited for.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -67,7 +67,13 @@ pub(super) async fn run(args: LockArgs) -> Result<u8, Error> {
     let stopped = |error: std::io::Error| Error::Stopped { what: format!("listening to signals ({error})") };
     let mut passed = Passed::new().map_err(stopped)?;
     let (guard, session) = tokio::select! {
-        acquired = acquire(&args) => acquired?,
+        acquired = acquire(&args) => match acquired? {
+            Ok(acquired) => acquired,
+            Err(quiet) => {
+                complain(&quiet);
+                return Ok(exit::NOT_ACQUIRED);
+            }
+        },
         signal = passed.next() => {
             // The acquire is dropped and withdrawn; the driver needs a moment for that before the process is gone.
             tokio::time::sleep(WITHDRAWAL).await;
@@ -95,7 +101,8 @@ pub(super) async fn run(args: LockArgs) -> Result<u8, Error> {
     Ok(give_back(guard, session, code).await)
 }
 
-async fn acquire(args: &LockArgs) -> Result<(Guard, Session), Error> {
+/// Acquires it; or says that the cell grants nothing to anybody yet.
+async fn acquire(args: &LockArgs) -> Result<Result<(Guard, Session), String>, Error> {
     let client = args.cluster.connect().await?;
     let session = client.open_session(&args.name, args.ttl).await?;
     let mut acquire = session.acquire(&args.name);
@@ -114,10 +121,15 @@ async fn acquire(args: &LockArgs) -> Result<(Guard, Session), Error> {
         () = tell_who_holds(&client, &args.name) => granted.await,
     };
     match guard {
-        Ok(guard) => Ok((guard, session)),
+        Ok(guard) => Ok(Ok((guard, session))),
         Err(error) => {
+            let is_in_vain = matches!(error, Error::Held { .. } | Error::TimedOut { .. });
+            let is_quiet = is_in_vain && client.get(&args.name).await.is_ok_and(|lock| lock.is_quiet);
             // The session expires by itself when this fails, and holds nothing.
             let _ = tokio::time::timeout(GOODBYE, session.close()).await;
+            if is_quiet {
+                return Ok(Err(format!("{} was not granted: its cell {QUIET}; nothing is held", args.name)));
+            }
             Err(error)
         }
     }
@@ -127,6 +139,9 @@ async fn acquire(args: &LockArgs) -> Result<(Guard, Session), Error> {
 async fn tell_who_holds(client: &Client, name: &str) {
     tokio::time::sleep(PATIENCE).await;
     if let Ok(lock) = client.get(name).await {
+        if lock.is_quiet {
+            return complain(&format!("waiting for {name}; its cell {QUIET}"));
+        }
         let ahead = lock.waiters_total.saturating_sub(1);
         let holder = lock.holders.first().map_or("nobody any more", |holder| holder.client_id.as_str());
         let line = if ahead == 0 { String::new() } else { format!(", {ahead} more wait") };

@@ -12,7 +12,7 @@ use lockstep_client::{Config, Error, change_members, members_of, status_of, tran
 use lockstep_wire::{CellId, LogIndex, NodeId, Status};
 use serde_json::{Value, json};
 
-use super::{Cluster, complain, exit, print, status};
+use super::{Cluster, complain, counted, exit, print, status};
 
 /// How long a member that led a moment ago may take to answer.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -89,16 +89,22 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
         }
     };
     let mut done = Vec::new();
-    for (cell, _) in &cells {
-        if let Err(error) = carry_out(&args, *cell, change, &wish).await {
+    for seen in &cells {
+        let cell = seen.cell;
+        if is_there(seen, &wish) {
+            done.push(cell);
+            continue;
+        }
+        if let Err(error) = carry_out(&args, cell, change, &wish).await {
             for cell in done {
                 complain(&format!("cell {cell} has made the change; ask again for the others"));
             }
             return Err(error);
         }
-        done.push(*cell);
+        done.push(cell);
     }
-    let texts: Vec<String> = done.iter().map(|cell| format!("cell {cell}: {}", deed(&wish))).collect();
+    let texts: Vec<String> =
+        cells.iter().map(|seen| format!("cell {}: {}", seen.cell, deed(&wish, &seen.members))).collect();
     match args.json {
         true => print(&json!({ "cells": done.iter().map(|cell| cell.0).collect::<Vec<_>>() }).to_string()),
         false => print(&texts.join("\n")),
@@ -110,14 +116,14 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
 async fn wish_of(
     change: &Change,
     args: &MembersArgs,
-    cells: &[(CellId, MembersInfo)],
+    cells: &[Seen],
 ) -> Result<Result<MemberWish, String>, Error> {
     Ok(Ok(match change {
         Change::Add { node: address } => {
             let cell = args.cell.map_or(Config::FIRST_CELL, CellId);
             let new = members_of(address, cell, args.cluster.timeout).await?;
             let role = status_of(address, cell, args.cluster.timeout).await?.role;
-            let misfit = cells.iter().find_map(|(cell, members)| misfit(*cell, members, &new, &role));
+            let misfit = cells.iter().find_map(|seen| misfit(seen.cell, &seen.members, &new, &role));
             if let Some(reason) = misfit {
                 return Ok(Err(reason));
             }
@@ -130,16 +136,15 @@ async fn wish_of(
         }
         Change::Promote { node, .. } => MemberWish::Promote { node: NodeId(*node) },
         Change::Remove { node } => {
-            let loss = cells.iter().find_map(|(cell, members)| loss(*cell, members, NodeId(*node)));
+            let loss = cells.iter().find_map(|seen| loss(seen.cell, &seen.members, NodeId(*node)));
             if let Some(reason) = loss {
                 return Ok(Err(reason));
             }
             MemberWish::Remove { node: NodeId(*node) }
         }
         Change::Move { node, peer, client } => {
-            let taken = cells
-                .iter()
-                .find_map(|(_, members)| taken(members, NodeId(*node), &peer.to_string(), client));
+            let taken =
+                cells.iter().find_map(|seen| taken(&seen.members, NodeId(*node), &peer.to_string(), client));
             if let Some(reason) = taken {
                 return Ok(Err(reason));
             }
@@ -150,6 +155,13 @@ async fn wish_of(
             }
         }
     }))
+}
+
+/// Whether the node that is to be added is a member already, by the word of the leader.
+fn is_there(seen: &Seen, wish: &MemberWish) -> bool {
+    let MemberWish::AddLearner { node, incarnation, .. } = wish else { return false };
+    let mut listed = seen.members.members.iter();
+    seen.role == "leader" && listed.any(|it| it.node == *node && it.incarnation == *incarnation)
 }
 
 /// Why the node that answers at an address is none to add to this cell. One that is a member already, by the same life, may
@@ -166,6 +178,14 @@ fn misfit(cell: CellId, members: &MembersInfo, new: &MembersInfo, role: &str) ->
         return Some(format!(
             "node {node} is configured with {} cells, the others with {}; correct `cells` and restart it",
             new.cells, members.cells
+        ));
+    }
+    if new.shards != members.shards {
+        return Some(format!(
+            "node {node} was formatted with {}, the others with {}; format it again with --shards {}",
+            counted(new.shards, "shard"),
+            counted(members.shards, "shard"),
+            members.shards
         ));
     }
     if let Some(listed) = members.members.iter().find(|member| member.node == node) {
@@ -260,39 +280,49 @@ async fn carry_out(
     }
 }
 
-/// The cells that are meant, and who their members are as the leader knows it; without one, as anybody does.
-async fn cells(args: &MembersArgs) -> Result<Vec<(CellId, MembersInfo)>, Error> {
+/// A cell, as its leader knows it; without one, as anybody does.
+struct Seen {
+    cell: CellId,
+    members: MembersInfo,
+    /// What the node is that has said so.
+    role: String,
+}
+
+/// The cells that are meant.
+async fn cells(args: &MembersArgs) -> Result<Vec<Seen>, Error> {
     if let Some(cell) = args.cell.map(CellId) {
-        return Ok(vec![(cell, members(args, cell).await?)]);
+        return Ok(vec![look(args, cell).await?]);
     }
-    let first = members(args, Config::FIRST_CELL).await?;
-    let others = (0..first.cells).map(CellId).filter(|cell| *cell != Config::FIRST_CELL);
-    let mut cells = vec![(Config::FIRST_CELL, first)];
+    let first = look(args, Config::FIRST_CELL).await?;
+    let others = (0..first.members.cells).map(CellId).filter(|cell| *cell != Config::FIRST_CELL);
+    let mut cells = vec![first];
     for cell in others {
-        cells.push((cell, members(args, cell).await?));
+        cells.push(look(args, cell).await?);
     }
     Ok(cells)
 }
 
-async fn members(args: &MembersArgs, cell: CellId) -> Result<MembersInfo, Error> {
+async fn look(args: &MembersArgs, cell: CellId) -> Result<Seen, Error> {
     let end = Instant::now() + args.cluster.timeout;
     let without_leader = loop {
         let patience = LEADER_TIMEOUT.min(args.cluster.timeout);
         let answer = match status::find_leader(&args.cluster, cell).await {
-            Ok((address, _)) => members_of(&address, cell, patience).await,
+            Ok((address, leading)) => members_of(&address, cell, patience).await.map(|it| (it, leading.role)),
             Err(error @ Error::Invalid { .. }) => return Err(error),
             Err(error) => break error,
         };
         // One that is gone since it was found does not keep anybody: another one leads soon.
         match answer {
-            Ok(members) => return Ok(members),
+            Ok((members, role)) => return Ok(Seen { cell, members, role }),
             Err(error) if Instant::now() >= end => break error,
             Err(_) => tokio::time::sleep(AGAIN).await,
         }
     };
     for address in &args.cluster.endpoints {
-        if let Ok(members) = members_of(address, cell, args.cluster.timeout).await {
-            return Ok(members);
+        if let Ok(members) = members_of(address, cell, args.cluster.timeout).await
+            && let Ok(status) = status_of(address, cell, args.cluster.timeout).await
+        {
+            return Ok(Seen { cell, members, role: status.role });
         }
     }
     Err(without_leader)
@@ -301,13 +331,14 @@ async fn members(args: &MembersArgs, cell: CellId) -> Result<MembersInfo, Error>
 async fn show(args: &MembersArgs) -> Result<u8, Error> {
     let cells = cells(args).await?;
     if args.json {
-        let cells: Vec<Value> = cells.iter().map(|(cell, members)| as_json(*cell, members)).collect();
+        let cells: Vec<Value> = cells.iter().map(as_json).collect();
         print(&json!({ "cells": cells }).to_string());
     } else {
-        let texts: Vec<String> = cells.iter().map(|(cell, members)| describe(*cell, members)).collect();
+        let texts: Vec<String> = cells.iter().map(describe).collect();
         print(&texts.join("\n"));
     }
-    Ok(0)
+    let is_led = cells.iter().all(|seen| seen.members.leader != NodeId(0));
+    Ok(if is_led { 0 } else { exit::NO_CLUSTER })
 }
 
 /// How many entries a member lacks, if a leader has said so.
@@ -315,12 +346,16 @@ fn lag(members: &MembersInfo, matched: LogIndex) -> Option<u64> {
     (members.leader == members.node).then(|| members.last.0.saturating_sub(matched.0))
 }
 
-fn describe(cell: CellId, members: &MembersInfo) -> String {
+fn describe(seen: &Seen) -> String {
+    let Seen { cell, members, role } = seen;
     let mut text = match members.leader {
+        NodeId(0) if role == "unborn" => {
+            format!("cell {cell}: not born yet; every one of its members must be up together once\n")
+        }
         NodeId(0) => format!("cell {cell}: no leader; as node {} knows it\n", members.node),
         leader => format!("cell {cell}: led by node {leader}\n"),
     };
-    if members.members.is_empty() {
+    if members.members.is_empty() && role != "unborn" {
         text += "  none: this node waits to be added\n";
     }
     for member in &members.members {
@@ -329,6 +364,7 @@ fn describe(cell: CellId, members: &MembersInfo) -> String {
             (false, _) => "not connected".to_owned(),
             (true, None) => "connected".to_owned(),
             (true, Some(0)) => "has everything".to_owned(),
+            (true, Some(1)) => "lacks 1 entry".to_owned(),
             (true, Some(lag)) => format!("lacks {lag} entries"),
         };
         text += &format!(
@@ -342,7 +378,8 @@ fn describe(cell: CellId, members: &MembersInfo) -> String {
     text
 }
 
-fn as_json(cell: CellId, members: &MembersInfo) -> Value {
+fn as_json(seen: &Seen) -> Value {
+    let Seen { cell, members, role } = seen;
     let rows: Vec<Value> = members
         .members
         .iter()
@@ -361,15 +398,20 @@ fn as_json(cell: CellId, members: &MembersInfo) -> Value {
     json!({
         "cell": cell.0,
         "leader": (members.leader != NodeId(0)).then_some(members.leader.0),
+        "unborn": role == "unborn",
         "changing": members.is_changing,
         "highest_node": members.node_max.0,
         "members": rows,
     })
 }
 
-/// What has been done, in words.
-fn deed(wish: &MemberWish) -> String {
+/// What has been done, in words; `before` says how it was.
+fn deed(wish: &MemberWish, before: &MembersInfo) -> String {
+    let was_voter = |node| before.members.iter().any(|member| member.node == node && member.is_voter);
     match wish {
+        MemberWish::AddLearner { node, .. } if was_voter(*node) => {
+            format!("node {node} is a member already, with a vote")
+        }
         MemberWish::AddLearner { node, .. } => {
             format!(
                 "node {node} is a learner; promote it when `lockstep members` shows that it has everything"
@@ -410,6 +452,7 @@ mod tests {
             peer_address: "10.0.0.1:7500".to_owned(),
             client_address: "10.0.0.1:7400".to_owned(),
             cells: 2,
+            shards: 2,
             leader: NodeId(1),
             leader_address: String::new(),
             last: LogIndex(90),
@@ -437,6 +480,11 @@ mod tests {
         for (new, role, words) in [
             (MembersInfo { cluster: ClusterId([2; 16]), ..newcomer(4) }, "joining", "of cluster"),
             (MembersInfo { cells: 1, ..newcomer(4) }, "joining", "correct `cells`"),
+            (
+                MembersInfo { shards: 1, ..newcomer(4) },
+                "joining",
+                "formatted with 1 shard, the others with 2 shards",
+            ),
             (MembersInfo { incarnation: Incarnation([8; 16]), ..newcomer(2) }, "joining", "formatted anew"),
             (newcomer(5), "joining", "the next free id is 4"),
             (newcomer(4), "unborn", "set `join = true`"),
@@ -464,13 +512,14 @@ mod tests {
 
     #[test]
     fn each_member_is_shown_with_what_it_lacks() {
-        let mut members = MembersInfo {
+        let members = MembersInfo {
             cluster: ClusterId::default(),
             node: NodeId(1),
             incarnation: Incarnation([7; 16]),
             peer_address: String::new(),
             client_address: String::new(),
             cells: 4,
+            shards: 2,
             leader: NodeId(1),
             leader_address: String::new(),
             last: LogIndex(90),
@@ -484,12 +533,43 @@ mod tests {
   node 6  learner  10.0.0.6:7400  members 10.0.0.6:7500  lacks 40 entries
   the last change is not committed yet
 ";
-        assert_eq!(describe(CellId(3), &members), wanted);
-        assert_eq!(as_json(CellId(3), &members)["members"][2]["lag"], "40");
-        members.leader = NodeId(2);
+        let mut seen = Seen { cell: CellId(3), members, role: "leader".to_owned() };
+        assert_eq!(describe(&seen), wanted);
+        assert_eq!(as_json(&seen)["members"][2]["lag"], "40");
+        seen.members.members[2].matched = LogIndex(89);
+        assert!(describe(&seen).contains("members 10.0.0.6:7500  lacks 1 entry\n"));
+        seen.members.leader = NodeId(2);
         assert!(
-            describe(CellId(3), &members)
-                .contains("node 6  learner  10.0.0.6:7400  members 10.0.0.6:7500  connected\n")
+            describe(&seen).contains("node 6  learner  10.0.0.6:7400  members 10.0.0.6:7500  connected\n")
         );
+    }
+
+    #[test]
+    fn a_cell_that_is_not_born_says_so() {
+        let members = MembersInfo { leader: NodeId(0), members: Vec::new(), ..cell() };
+        let unborn = Seen { cell: CellId(0), members, role: "unborn".to_owned() };
+        assert_eq!(
+            describe(&unborn),
+            "cell 0: not born yet; every one of its members must be up together once\n"
+        );
+        assert_eq!(as_json(&unborn)["unborn"], true);
+        let joining = Seen { role: "joining".to_owned(), ..unborn };
+        assert!(describe(&joining).ends_with("  none: this node waits to be added\n"));
+    }
+
+    #[test]
+    fn adding_who_is_a_member_already_says_what_it_is() {
+        let add = |node| MemberWish::AddLearner {
+            node: NodeId(node),
+            incarnation: Incarnation([7; 16]),
+            peer_address: String::new(),
+            client_address: String::new(),
+        };
+        assert_eq!(deed(&add(3), &cell()), "node 3 is a member already, with a vote");
+        let seen = |role: &str| Seen { cell: CellId(0), members: cell(), role: role.to_owned() };
+        assert!(is_there(&seen("leader"), &add(3)), "the leader need not be asked");
+        assert!(!is_there(&seen("follower"), &add(3)), "it may have been removed");
+        assert!(!is_there(&seen("leader"), &add(4)));
+        assert!(deed(&add(4), &cell()).starts_with("node 4 is a learner; promote it"));
     }
 }

@@ -198,6 +198,9 @@ fn counted(count: impl Into<u64>, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// What is said of a cell in which nobody can believe yet that he holds anything.
+const QUIET: &str = "was restored and grants nothing yet, for a minute at most if its leader stays";
+
 fn complain(text: &str) {
     eprintln!("lockstep: {text}");
 }

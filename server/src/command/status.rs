@@ -129,14 +129,21 @@ fn leader_at(members: &Members) -> Option<(&str, &StatusInfo)> {
 
 fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {
     let mut text = match leader(members) {
-        Some(leader) => format!(
-            "cell {cell}: led by node {} in term {}; {}, {}, committed through entry {}\n",
-            leader.node,
-            leader.term,
-            counted(leader.sessions, "session"),
-            counted(leader.locks, "lock"),
-            leader.committed
-        ),
+        Some(leader) => {
+            format!(
+                "cell {cell}: led by node {} in term {}; {}, {}, committed through entry {}\n",
+                leader.node,
+                leader.term,
+                counted(leader.sessions, "session"),
+                counted(leader.locks, "lock"),
+                leader.committed
+            ) + &quiet(leader)
+        }
+        None if is_joining(members) => {
+            format!(
+                "cell {cell}: not joined yet; a member adds a node that waits: `lockstep members add HOST:PORT`\n"
+            )
+        }
         // One that was formatted again knows of no birth either; whoever has a term knows better.
         None if members.values().flatten().all(|status| status.role == "unborn")
             && members.values().any(Result::is_ok) =>
@@ -175,6 +182,23 @@ fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {
     text
 }
 
+/// What a restored cell that grants nothing yet says of it.
+fn quiet(leader: &StatusInfo) -> String {
+    match leader.is_quiet {
+        true => format!(
+            "  it was restored and grants nothing yet: for another {} s, if this leader stays; requests wait\n",
+            leader.quiet_left_ms.div_ceil(1_000)
+        ),
+        false => String::new(),
+    }
+}
+
+/// Whether nobody has answered but nodes that wait to be added.
+fn is_joining(members: &Members) -> bool {
+    let mut answers = members.values().flatten().peekable();
+    answers.peek().is_some() && answers.all(|status| status.role == "joining")
+}
+
 /// The short form of why somebody did not answer.
 fn trouble(error: &Error) -> String {
     match error {
@@ -199,6 +223,8 @@ fn as_json(cell: CellId, namespaces: &[String], members: &Members) -> Value {
                 "sessions": status.sessions.to_string(),
                 "locks": status.locks.to_string(),
                 "short_of_space": status.is_short_of_space,
+                "quiet": status.is_quiet,
+                "quiet_left_ms": status.quiet_left_ms,
                 "digest": format!("{:016x}", status.digest),
             }),
             Err(error) => json!({ "address": address, "error": error.to_string() }),
@@ -233,6 +259,8 @@ mod tests {
             locks: 2,
             digest: 5,
             is_short_of_space: node == 2,
+            is_quiet: false,
+            quiet_left_ms: 0,
             members: Vec::new(),
         }
     }
@@ -253,6 +281,35 @@ mod tests {
 ";
         assert_eq!(text, wanted);
         assert_eq!(as_json(CellId(1), &[], &members)["members"][0]["applied"], "90");
+    }
+
+    #[test]
+    fn a_restored_cell_is_described_as_quiet_until_it_grants() {
+        let leader = StatusInfo { is_quiet: true, quiet_left_ms: 41_200, ..status(1, "leader") };
+        let members = Members::from([("a:1".to_owned(), Ok(leader))]);
+        let text = describe(CellId(0), &[], &members);
+        let wanted = "cell 0: led by node 1 in term 4; 3 sessions, 2 locks, committed through entry 90
+  it was restored and grants nothing yet: for another 42 s, if this leader stays; requests wait
+  a:1  node 1  leader     term 4  applied 90  durable 91
+";
+        assert_eq!(text, wanted);
+        assert_eq!(as_json(CellId(0), &[], &members)["members"][0]["quiet"], true);
+    }
+
+    #[test]
+    fn a_node_that_waits_to_be_added_says_so_and_how() {
+        let alone = Members::from([("a:1".to_owned(), Ok(status(4, "joining")))]);
+        let text = describe(CellId(0), &[], &alone);
+        let wanted =
+            "cell 0: not joined yet; a member adds a node that waits: `lockstep members add HOST:PORT`
+  a:1  node 4  joining    term 4  applied 90  durable 91
+";
+        assert_eq!(text, wanted);
+        let with_others = Members::from([
+            ("a:1".to_owned(), Ok(status(4, "joining"))),
+            ("b:1".to_owned(), Ok(status(2, "follower"))),
+        ]);
+        assert!(describe(CellId(0), &[], &with_others).starts_with("cell 0: no leader;"));
     }
 
     #[test]

@@ -83,7 +83,19 @@ impl Shard {
         let node = self.plan.identity.node;
         match report {
             Report::Born => tracing::info!(%node, %cell, "the cell is born"),
+            Report::WaitsToBeAdded { client_address, peer_address } => tracing::info!(
+                %node, %cell, peer_address,
+                "this node waits to be added: run `lockstep members add {client_address}` with the members as --endpoints"
+            ),
             Report::Leading { term } => tracing::info!(%node, %cell, %term, "leading"),
+            Report::Quiet { left } => {
+                let (reason, left_ms) =
+                    ("the cell was restored: it grants nothing yet, and requests wait", left.ms());
+                tracing::info!(%node, %cell, left_ms, "{reason}");
+            }
+            Report::QuietEnded => {
+                tracing::info!(%node, %cell, "the restored cell grants from now on");
+            }
             Report::Deposed { term, reason, is_planned: true } => {
                 tracing::info!(%node, %cell, %term, reason, "not leading any more, as planned");
             }

@@ -318,6 +318,7 @@ impl<'a> LockView<'a> {
         out.put_bool(self.exists);
         out.put_u8(self.mode as u8);
         out.put_u64(self.fence_floor.0);
+        out.put_bool(self.is_quiet);
         out.put_u32(self.holders_total);
         out.put_u32(self.waiters_total);
         self.holders.put(out);
@@ -330,6 +331,7 @@ impl<'a> LockView<'a> {
             exists: reader.bool("exists")?,
             mode: Mode::read(reader)?,
             fence_floor: FencingToken(reader.u64("fence_floor")?),
+            is_quiet: reader.bool("is_quiet")?,
             holders_total: reader.u32("holders_total")?,
             waiters_total: reader.u32("waiters_total")?,
             holders: Rows::read(reader, VIEW_ROWS_MAX, "holders")?,
@@ -375,6 +377,8 @@ impl<'a> StatusView<'a> {
         out.put_u64(self.locks);
         out.put_u64(self.digest);
         out.put_bool(self.is_short_of_space);
+        out.put_bool(self.is_quiet);
+        out.put_u32(self.quiet_left_ms);
         self.members.put(out);
     }
 
@@ -392,6 +396,8 @@ impl<'a> StatusView<'a> {
             locks: reader.u64("locks")?,
             digest: reader.u64("digest")?,
             is_short_of_space: reader.bool("is_short_of_space")?,
+            is_quiet: reader.bool("is_quiet")?,
+            quiet_left_ms: reader.u32("quiet_left_ms")?,
             members: Rows::read(reader, MEMBERS_MAX, "members")?,
         })
     }
@@ -404,6 +410,7 @@ impl<'a> MembersView<'a> {
         out.put_bytes(self.peer_address.as_bytes());
         out.put_bytes(self.client_address.as_bytes());
         out.put_u16(self.cells);
+        out.put_u16(self.shards);
         out.put_u16(self.leader.0);
         out.put_bytes(self.leader_address.as_bytes());
         out.put_u64(self.last.0);
@@ -419,6 +426,7 @@ impl<'a> MembersView<'a> {
             peer_address: reader.text(ADDRESS_BYTES_MAX, "peer_address")?,
             client_address: reader.text(ADDRESS_BYTES_MAX, "client_address")?,
             cells: reader.u16("cells")?,
+            shards: reader.u16("shards")?,
             leader: NodeId(reader.u16("leader")?),
             leader_address: reader.text(ADDRESS_BYTES_MAX, "leader_address")?,
             last: LogIndex(reader.u64("last")?),

@@ -197,6 +197,7 @@ const LOCK: LockView<'static> = LockView {
     exists: true,
     mode: Mode::Exclusive,
     fence_floor: FencingToken(0),
+    is_quiet: false,
     holders_total: 1,
     waiters_total: 1,
     holders: Rows::Slice(&[HolderView {
@@ -244,6 +245,8 @@ const STATUS_VIEW: StatusView<'static> = StatusView {
     locks: 1,
     digest: 0x0102_0304_0506_0708,
     is_short_of_space: false,
+    is_quiet: true,
+    quiet_left_ms: 59_000,
     members: Rows::Slice(&[MemberView {
         node: NodeId(2),
         is_linked: true,
@@ -263,6 +266,7 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
     let absent = LockView {
         exists: false,
         fence_floor: FencingToken(0x0001_0000_0000_0060),
+        is_quiet: true,
         holders_total: 0,
         waiters_total: 0,
         holders: Rows::Slice(&[]),
@@ -288,6 +292,7 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
                 peer_address: "127.0.0.1:7500",
                 client_address: ADDRESS,
                 cells: 1,
+                shards: 4,
                 leader: NodeId(1),
                 leader_address: ADDRESS,
                 last: LogIndex(97),

@@ -292,12 +292,13 @@ fn lock_view() -> impl Strategy<Value = LockView<'static>> {
     );
     let totals = (any::<u32>(), any::<u32>());
     let lists = (rows(holder, VIEW_ROWS_MAX), rows(waiter, VIEW_ROWS_MAX));
-    (revision(), any::<bool>(), mode(), token(), totals, lists).prop_map(
-        |(revision, exists, mode, fence_floor, totals, (holders, waiters))| LockView {
+    (revision(), any::<(bool, bool)>(), mode(), token(), totals, lists).prop_map(
+        |(revision, (exists, is_quiet), mode, fence_floor, totals, (holders, waiters))| LockView {
             revision,
             exists,
             mode,
             fence_floor,
+            is_quiet,
             holders_total: totals.0,
             waiters_total: totals.1,
             holders,
@@ -334,19 +335,22 @@ fn members_view() -> impl Strategy<Value = MembersView<'static>> {
         .prop_map(|(member, is_linked, matched)| MemberProgress { member, is_linked, matched });
     let addresses = (text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX));
     let who = (node(), incarnation(), node(), addresses);
-    (who, any::<u16>(), index(), any::<bool>(), node(), rows(member, MEMBERS_MAX)).prop_map(
-        |((node, incarnation, leader, addresses), cells, last, is_changing, node_max, members)| MembersView {
-            node,
-            incarnation,
-            cells,
-            leader,
-            peer_address: addresses.0,
-            client_address: addresses.1,
-            leader_address: addresses.2,
-            last,
-            is_changing,
-            node_max,
-            members,
+    (who, any::<(u16, u16)>(), index(), any::<bool>(), node(), rows(member, MEMBERS_MAX)).prop_map(
+        |((node, incarnation, leader, addresses), (cells, shards), last, is_changing, node_max, members)| {
+            MembersView {
+                node,
+                incarnation,
+                cells,
+                shards,
+                leader,
+                peer_address: addresses.0,
+                client_address: addresses.1,
+                leader_address: addresses.2,
+                last,
+                is_changing,
+                node_max,
+                members,
+            }
         },
     )
 }
@@ -357,23 +361,23 @@ fn status_view() -> impl Strategy<Value = StatusView<'static>> {
     let who = (node(), text(16), term(), node(), text(ADDRESS_BYTES_MAX));
     let indexes = (index(), index(), index());
     let counts = any::<(u64, u64, u64)>();
-    (who, indexes, counts, any::<bool>(), rows(member, MEMBERS_MAX)).prop_map(
-        |((node, role, term, leader, leader_address), indexes, counts, is_short_of_space, members)| {
-            StatusView {
-                node,
-                role,
-                term,
-                leader,
-                leader_address,
-                committed: indexes.0,
-                applied: indexes.1,
-                durable: indexes.2,
-                sessions: counts.0,
-                locks: counts.1,
-                digest: counts.2,
-                is_short_of_space,
-                members,
-            }
+    (who, indexes, counts, any::<(bool, bool, u32)>(), rows(member, MEMBERS_MAX)).prop_map(
+        |((node, role, term, leader, leader_address), indexes, counts, trouble, members)| StatusView {
+            node,
+            role,
+            term,
+            leader,
+            leader_address,
+            committed: indexes.0,
+            applied: indexes.1,
+            durable: indexes.2,
+            sessions: counts.0,
+            locks: counts.1,
+            digest: counts.2,
+            is_short_of_space: trouble.0,
+            is_quiet: trouble.1,
+            quiet_left_ms: trouble.2,
+            members,
         },
     )
 }

@@ -18,7 +18,7 @@ use super::digest::DigestBook;
 use super::lease::{Leases, Renewal};
 use super::question::Question;
 use super::view;
-use crate::effect::{ConnectionId, Effects};
+use crate::effect::{ConnectionId, Effect, Effects, Report};
 use crate::table::{Answer, ENTRIES_AHEAD, Outcome, Outcomes, SessionSlot, Table};
 use crate::time::{Span, Time};
 
@@ -58,6 +58,7 @@ impl Cell {
 
     fn apply_next(&mut self, now: Time, fx: &mut Effects) -> bool {
         self.look_ahead();
+        let was_quiet = self.table.is_quiet();
         let Some(committed) = self.raft.poll_committed() else { return false };
         let index = committed.index;
         match Command::decode(committed.payload) {
@@ -73,6 +74,9 @@ impl Cell {
                 self.halt(fx, format!("entry {index} of cell {cell} cannot be applied: {error}"));
                 return false;
             }
+        }
+        if was_quiet && !self.table.is_quiet() && self.raft.is_leader() {
+            fx.push(Effect::Report(Report::QuietEnded));
         }
         let mut outcomes = std::mem::take(&mut self.outcomes);
         self.apply_left = self.apply_left.saturating_sub(1 + outcomes.len());

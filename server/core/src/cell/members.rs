@@ -28,6 +28,12 @@ impl Cell {
         if listed.is_empty() { configured } else { listed }
     }
 
+    /// Where this node serves clients and members, as its own configuration says.
+    pub(crate) fn own_addresses(&self) -> [String; 2] {
+        let own = self.configured(self.config.node);
+        own.map_or_else(Default::default, |own| [own.client_address.clone(), own.peer_address.clone()])
+    }
+
     fn configured(&self, node: NodeId) -> Option<&Member> {
         self.config.members.iter().find(|member| member.node == node)
     }
@@ -70,6 +76,7 @@ impl Cell {
             peer_address: own.map_or("", |member| member.peer_address.as_str()),
             client_address: own.map_or("", |member| member.client_address.as_str()),
             cells: self.config.cells,
+            shards: self.config.shards,
             leader,
             leader_address,
             last: self.raft.last_index(),

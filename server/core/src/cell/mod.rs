@@ -76,6 +76,8 @@ pub struct CellConfig {
     pub cell: CellId,
     /// How many cells the cluster has.
     pub cells: u16,
+    /// How many shards this node's data directory was formatted with; for whoever asks.
+    pub shards: u16,
     /// This node.
     pub node: NodeId,
     /// The nodes by id: those that the cell is born with, this one included; of a node that joins, those that it looks for.

@@ -64,7 +64,7 @@ impl Cell {
             return self.refuse_follower(call, fx);
         }
         match request {
-            Request::Status => view::status(self, call, fx),
+            Request::Status => view::status(self, call, now, fx),
             Request::Members => self.answer_members(call, fx),
             Request::ChangeMembers(change) => self.on_change_members(call, change, now, fx),
             Request::Routes => view::routes(self, call, fx),

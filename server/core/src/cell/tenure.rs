@@ -103,6 +103,10 @@ impl Cell {
                 fx.push(Effect::Report(Report::SnapshotInstalled { snapshot }));
             }
             RaftEvent::Born => fx.push(Effect::Report(Report::Born)),
+            RaftEvent::WaitsToBeAdded => {
+                let [client_address, peer_address] = self.own_addresses();
+                fx.push(Effect::Report(Report::WaitsToBeAdded { client_address, peer_address }));
+            }
             RaftEvent::MembersChanged => fx.push(Effect::PeersChanged),
             RaftEvent::Removed => fx.push(Effect::Removed),
         }
@@ -123,7 +127,17 @@ impl Cell {
             quiet_ends_at,
             ..Tenure::default()
         };
+        if self.table.is_quiet() {
+            fx.push(Effect::Report(Report::Quiet { left: quiet_ends_at.since(now) }));
+        }
         self.keep_office(now, fx);
+    }
+
+    /// For how long a restored cell grants nothing, if this leader stays; 0 when it grants, or somebody else leads.
+    pub(crate) fn quiet_left_ms(&self, now: Time) -> u32 {
+        let is_counting = self.tenure.is_serving && self.table.is_quiet();
+        let left = if is_counting { self.tenure.quiet_ends_at.since(now).ms() } else { 0 };
+        u32::try_from(left).unwrap_or(u32::MAX)
     }
 
     /// Answers whatever is outstanding: it is not this replica's to decide any more.

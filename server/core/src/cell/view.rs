@@ -10,6 +10,7 @@ use lockstep_wire::{Rows, SessionId};
 use super::Cell;
 use super::calls::Call;
 use crate::effect::Effects;
+use crate::time::Time;
 
 /// Answers who holds a lock and who waits.
 pub(crate) fn lock(cell: &Cell, call: Call, name: &str, fx: &mut Effects) {
@@ -21,6 +22,7 @@ pub(crate) fn lock(cell: &Cell, call: Call, name: &str, fx: &mut Effects) {
         exists: reading.exists(),
         mode: reading.mode().unwrap_or(Mode::Exclusive),
         fence_floor: reading.fence_floor(),
+        is_quiet: cell.table.is_quiet(),
         holders_total: reading.holders_total(),
         waiters_total: reading.waiters_total(),
         holders: Rows::Slice(&holders),
@@ -47,7 +49,7 @@ pub(crate) fn session(cell: &Cell, call: Call, session: SessionId, fx: &mut Effe
 }
 
 /// Answers how the cell is, as this replica knows it; no round confirms it.
-pub(crate) fn status(cell: &Cell, call: Call, fx: &mut Effects) {
+pub(crate) fn status(cell: &Cell, call: Call, now: Time, fx: &mut Effects) {
     let members: Vec<MemberView<'_>> = cell
         .raft
         .membership()
@@ -78,6 +80,8 @@ pub(crate) fn status(cell: &Cell, call: Call, fx: &mut Effects) {
         locks: cell.table.locks_len() as u64,
         digest: cell.table.digest(),
         is_short_of_space: cell.raft.is_short_of_space(),
+        is_quiet: cell.table.is_quiet(),
+        quiet_left_ms: cell.quiet_left_ms(now),
         members: Rows::Slice(&members),
     });
     cell.answer(call, &reply, fx);

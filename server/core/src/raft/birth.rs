@@ -35,6 +35,8 @@ pub(super) struct Birth {
     is_born: bool,
     hello_at: Time,
     report_at: Time,
+    /// When a node that is to join says that it waits to be added, if it does; in each life once.
+    say_joined_at: Time,
 }
 
 impl Birth {
@@ -48,6 +50,7 @@ impl Birth {
             is_born,
             hello_at: now,
             report_at: now + WAITING_REPORT,
+            say_joined_at: if is_born { now + WAITING_REPORT } else { Time::NEVER },
         }
     }
 
@@ -105,7 +108,8 @@ fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
              that one for good)"
         ),
         PeerRefusal::OtherMembers => format!(
-            "cell {cell}: node {node} is configured with another list of members; make the lists the same"
+            "cell {cell}: node {node} is configured with another list of members; make the lists the same (a \
+             node that is to be added to a cell needs `join = true`)"
         ),
         PeerRefusal::OtherBirth => format!(
             "cell {cell}: node {node} does not have the manifest of this cell's birth: its data directory is \
@@ -116,7 +120,10 @@ fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
              was ever acknowledged, so format all members again"
         ),
         PeerRefusal::NotMember => {
-            format!("cell {cell}: node {node} is not a member; check its id and its list of members")
+            format!(
+                "cell {cell}: node {node} is not a member; check its id and its list of members. A new node needs \
+                 `join = true` in its configuration, then `lockstep members add` adds it"
+            )
         }
         PeerRefusal::Removed => format!(
             "cell {cell}: node {node} was removed from the cell for ever; stop it, and delete its data directory. To use \
@@ -336,6 +343,13 @@ impl Raft {
         self.config.is_joining && self.birth.manifest.is_none()
     }
 
+    /// Whether this node knows the cell that it is to join, and is in none of its lists yet.
+    fn is_waiting_to_be_added(&self) -> bool {
+        let list = self.memberships.current();
+        let node = self.config.node;
+        self.config.is_joining && !self.is_removed && list.get(node).is_none() && !list.has_removed(node)
+    }
+
     fn send_manifest(&mut self, at: usize, fx: &mut Effects) {
         if self.is_lowest() && self.birth.is_manifest_durable && self.peers[at].hello.is_some() {
             self.send_manifest_to(self.peers[at].node, fx);
@@ -433,6 +447,7 @@ impl Raft {
     fn join(&mut self, now: Time, fx: &mut Effects) {
         let birth = self.birth.manifest.as_ref().expect("it is durable").birth;
         self.be_born(birth, now, fx);
+        self.birth.say_joined_at = now;
         for at in (0..self.peers.len()).filter(|at| self.peers[*at].is_linked).collect::<Vec<_>>() {
             self.send_hello(at, now, fx);
         }
@@ -501,6 +516,12 @@ impl Raft {
                 false => self.report_unborn(fx),
             }
         }
+        if now >= self.birth.say_joined_at {
+            self.birth.say_joined_at = Time::NEVER;
+            if self.is_waiting_to_be_added() {
+                self.events.push_back(RaftEvent::WaitsToBeAdded);
+            }
+        }
     }
 
     /// For the birth, or for a leader that sends the state that was lost.
@@ -525,6 +546,10 @@ impl Raft {
             Some(_) => !peer.is_confirmed,
         };
         let missing: Vec<NodeId> = self.born_with().filter(is_missing).map(|peer| peer.node).collect();
+        if let Some((peer, reason)) = self.born_with().find_map(|peer| Some((peer.node, peer.refused?))) {
+            let reason = refusal_sentence(self.config.cell, peer, reason);
+            return fx.push(Effect::Report(Report::Refused { peer, reason }));
+        }
         let Some(first) = missing.first() else { return };
         let names: Vec<String> = missing.iter().map(NodeId::to_string).collect();
         let reason = format!(
@@ -549,6 +574,7 @@ impl Raft {
         let hello = (0..self.peers.len()).any(|at| self.owes_hello(at));
         let hello_at = if hello || self.birth.manifest.is_none() { self.birth.hello_at } else { Time::NEVER };
         let report_at = if self.is_waiting_for_others() { self.birth.report_at } else { Time::NEVER };
-        hello_at.min(report_at)
+        let joined_at = if self.config.is_joining { self.birth.say_joined_at } else { Time::NEVER };
+        hello_at.min(report_at).min(joined_at)
     }
 }

@@ -53,6 +53,8 @@ pub enum RaftEvent {
     SnapshotInstalled(SnapshotId),
     /// Every member has confirmed who the members are; voting may begin.
     Born,
+    /// This node knows the cell that it is to join, and is in none of its lists of members; said once.
+    WaitsToBeAdded,
     /// There are other members than before, or other nodes to talk to.
     MembersChanged,
     /// This node was removed from the cell, for ever.

@@ -304,6 +304,7 @@ impl Plan {
                 CellConfig {
                     cell: CellId(cell),
                     cells: self.cells,
+                    shards: 1,
                     node: Plan::node_id(place),
                     members: members.clone(),
                     is_joining: false,

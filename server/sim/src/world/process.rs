@@ -462,7 +462,10 @@ impl Process {
             Report::SnapshotTaken { .. } => around.judges.set(Mark::SnapshotTaken),
             Report::SnapshotInstalled { .. } => around.judges.set(Mark::SnapshotInstalled),
             Report::GivingWay { .. } => around.judges.set(Mark::GaveWay),
-            Report::Leading { .. }
+            Report::WaitsToBeAdded { .. }
+            | Report::Leading { .. }
+            | Report::Quiet { .. }
+            | Report::QuietEnded
             | Report::Deposed { .. }
             | Report::Following { .. }
             | Report::Refused { .. } => {}

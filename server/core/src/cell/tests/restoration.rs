@@ -5,8 +5,8 @@ use lockstep_wire::{Epoch, FencingToken, NodeId, SessionId, SnapshotId, Term};
 
 use super::asking::{acquire, cancel, release, token};
 use super::rig::Rig;
-use crate::ConnectionId;
 use crate::table::{Limits, Table};
+use crate::{ConnectionId, Report, Span};
 
 const NAME: &[&str] = &["/ls/a/b"];
 const QUIET_MS: u64 = 60_000;
@@ -134,6 +134,28 @@ fn nothing_is_granted_until_the_leader_has_served_for_the_longest_ttl() {
 }
 
 #[test]
+fn a_quiet_cell_says_that_it_is_and_for_how_long() {
+    let mut rig = serving(&backup(), 1);
+    let (leader, follower) = (rig.leader(), rig.follower());
+    let served_from = rig.now;
+    let quiet = Report::Quiet { left: Span::from_ms(QUIET_MS) };
+    assert_eq!(rig.reports(leader).iter().filter(|report| **report == quiet).count(), 1);
+    assert!(!rig.reports(follower).contains(&quiet), "only the leader knows for how long");
+    rig.advance(10_000);
+    let (client, other) = (rig.connect(leader), rig.connect(follower));
+    let left = QUIET_MS - rig.now.since(served_from).ms();
+    assert_eq!(rig.call(client, Request::Status), [format!("OK leader sessions 0, quiet for {left} ms")]);
+    assert_eq!(rig.call(other, Request::Status), ["OK follower sessions 0, quiet for 0 ms"]);
+    assert_eq!(rig.call(client, Request::GetLock { name: NAME[0] }), ["OK held by:, waiting:, quiet"]);
+    assert!(!rig.reports(leader).contains(&Report::QuietEnded));
+    rig.advance(left + 10);
+    assert_eq!(rig.call(client, Request::Status), ["OK leader sessions 0"]);
+    assert_eq!(rig.call(client, Request::GetLock { name: NAME[0] }), ["OK held by:, waiting:"]);
+    assert_eq!(rig.reports(leader).iter().filter(|report| **report == Report::QuietEnded).count(), 1);
+    assert!(!rig.reports(follower).contains(&Report::QuietEnded), "one says it for all");
+}
+
+#[test]
 fn the_quiet_time_begins_anew_with_each_leader() {
     let mut rig = serving(&backup(), 1);
     rig.advance(QUIET_MS - 1_000);
@@ -162,6 +184,16 @@ fn members_that_were_not_restored_alike_make_no_cell() {
         let told = rig.refusals();
         let says = |reason: &String| reason.contains("restored from the same backup with the same epoch");
         assert!(told.iter().any(says), "{told:?}");
+        // Whoever looks only later hears why as well.
+        rig.advance(30_000);
+        for node in 1..=3 {
+            let told = rig.reports(node).iter().filter(|report| match report {
+                Report::Refused { reason, .. } => says(reason) && !reason.starts_with("refused by"),
+                _ => false,
+            });
+            assert!(told.count() >= 3, "{epochs:?}, node {node}");
+        }
+        assert!(!rig.refusals().iter().any(|reason| reason.contains("waiting for node")), "{epochs:?}");
     }
     let mut rig = Rig::unstarted(2, Limits::default(), crate::CACHE_BYTES_MAX);
     for (node, term) in [(1, 1), (2, 2)] {

@@ -53,7 +53,7 @@ struct Node {
     is_stepped: bool,
     halted: Option<String>,
     /// Why it will not talk to another member, or another not to it.
-    refusals: Vec<String>,
+    reports: Vec<Report>,
     has_stopped: bool,
     lives: u64,
 }
@@ -118,7 +118,7 @@ impl Rig {
             snapshots: SnapshotDisk::default(),
             is_stepped: false,
             halted: None,
-            refusals: Vec::new(),
+            reports: Vec::new(),
             has_stopped: false,
             lives: 0,
         };
@@ -159,7 +159,16 @@ impl Rig {
 
     /// Why members would not talk to each other.
     pub(super) fn refusals(&self) -> Vec<String> {
-        self.nodes.iter().flat_map(|node| node.refusals.iter().cloned()).collect()
+        let reasons = self.nodes.iter().flat_map(|node| &node.reports).filter_map(|report| match report {
+            Report::Refused { reason, .. } => Some(reason.clone()),
+            _ => None,
+        });
+        reasons.collect()
+    }
+
+    /// What a member has told its operator.
+    pub(super) fn reports(&self, node: u16) -> &[Report] {
+        &self.nodes[usize::from(node) - 1].reports
     }
 
     pub(super) fn has_stopped(&self, node: u16) -> bool {
@@ -207,6 +216,7 @@ impl Rig {
         let config = CellConfig {
             cell: CELL,
             cells: CELL.0 + 1,
+            shards: 1,
             node: NodeId(node),
             members,
             is_joining: false,
@@ -515,8 +525,7 @@ impl Rig {
                     self.queue.push_back(Happening::Drained { node, drain: *drain });
                 }
             }
-            Effect::Report(Report::Refused { reason, .. }) => self.node(node).refusals.push(reason.clone()),
-            Effect::Report(_) => {}
+            Effect::Report(report) => self.node(node).reports.push(report.clone()),
             Effect::Stopped => self.node(node).has_stopped = true,
             Effect::Halt(Halt { reason }) => self.node(node).halted = Some(reason.clone()),
         }

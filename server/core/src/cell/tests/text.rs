@@ -75,9 +75,13 @@ pub(super) fn reply(reply: &Reply<'_>) -> String {
         Reply::Lock(lock) => {
             let holders: String = lock.holders.iter().map(|row| format!(" {}", row.session)).collect();
             let waiters: String = lock.waiters.iter().map(|row| format!(" {}", row.session)).collect();
-            format!("{status} held by:{holders}, waiting:{waiters}")
+            let quiet = if lock.is_quiet { ", quiet" } else { "" };
+            format!("{status} held by:{holders}, waiting:{waiters}{quiet}")
         }
         Reply::Session(session) => format!("{status} claims {}", session.claims_total),
+        Reply::Status(view) if view.is_quiet => {
+            format!("{status} {} sessions {}, quiet for {} ms", view.role, view.sessions, view.quiet_left_ms)
+        }
         Reply::Status(view) => format!("{status} {} sessions {}", view.role, view.sessions),
         Reply::Members(view) => format!("{status} members {}", view.members.len()),
         Reply::Transferred { leader, term } => format!("{status} leader {leader} term {term}"),

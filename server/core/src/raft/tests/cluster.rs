@@ -519,6 +519,7 @@ impl Cluster {
                 panic!("nobody takes snapshots here")
             }
             RaftEvent::Born => "born".to_string(),
+            RaftEvent::WaitsToBeAdded => "waits to be added".to_string(),
             RaftEvent::MembersChanged => return,
             RaftEvent::Removed => "removed".to_string(),
         };

@@ -245,6 +245,27 @@ fn a_node_knows_the_members_after_a_restart() {
 }
 
 #[test]
+fn a_node_that_has_met_the_cell_that_it_is_to_join_says_once_that_it_waits() {
+    let mut cluster = Cluster::serving(3, 13);
+    let says = |cluster: &mut Cluster, ms| {
+        cluster.begin_trace();
+        cluster.run_for(Span::from_ms(ms));
+        cluster.end_trace().matches("waits to be added").count()
+    };
+    let new = cluster.add_node();
+    assert_eq!(says(&mut cluster, 30_000), 1);
+    assert_eq!(cluster.raft(new.0).role_name(), "joining");
+    cluster.crash(new);
+    cluster.start(new);
+    assert_eq!(says(&mut cluster, 30_000), 1, "in its next life again");
+    let wish = learner(&mut cluster, new);
+    must_change(&mut cluster, &wish);
+    cluster.crash(new);
+    cluster.start(new);
+    assert_eq!(says(&mut cluster, 30_000), 0, "it was added");
+}
+
+#[test]
 fn a_new_node_under_a_wiped_members_id_does_not_join() {
     let mut cluster = Cluster::serving(3, 10);
     let new = add(&mut cluster);
