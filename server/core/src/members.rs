@@ -71,6 +71,8 @@ pub enum MemberObjection {
         /// How many entries it lacks, as far as is known.
         lag: u64,
     },
+    /// The learner has not said yet what it has.
+    NotAnswered(NodeId),
     /// The node is not heard.
     Silent(NodeId),
     /// Of the voters that there would be, too few are heard.
@@ -95,6 +97,7 @@ impl MemberObjection {
             MemberObjection::Full
             | MemberObjection::ChangeUnderWay
             | MemberObjection::NotCaughtUp { .. }
+            | MemberObjection::NotAnswered(_)
             | MemberObjection::Silent(_)
             | MemberObjection::NoMajority { .. }
             | MemberObjection::Leads(_) => false,
@@ -121,6 +124,9 @@ impl fmt::Display for MemberObjection {
             MemberObjection::NotCaughtUp { node, lag } => {
                 let noun = if *lag == 1 { "entry" } else { "entries" };
                 write!(f, "node {node} lacks {lag} {noun}; promote it when it has caught up")
+            }
+            MemberObjection::NotAnswered(node) => {
+                write!(f, "node {node} has not said yet what it has; promote it when it has caught up")
             }
             MemberObjection::Silent(node) => write!(f, "node {node} is not heard; start it first"),
             MemberObjection::NoMajority { heard, voters } => write!(

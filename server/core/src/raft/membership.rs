@@ -97,8 +97,10 @@ impl Raft {
                     return Err(MemberObjection::Silent(*node));
                 };
                 let lag = self.log.last_index().0 - progress.matched.0;
-                let has_answered = progress.matched > LogIndex(0);
-                if lag > LAG_MAX || !has_answered || progress.waits_for_snapshot() {
+                if progress.matched == LogIndex(0) {
+                    return Err(MemberObjection::NotAnswered(*node));
+                }
+                if lag > LAG_MAX || progress.waits_for_snapshot() {
                     return Err(MemberObjection::NotCaughtUp { node: *node, lag });
                 }
             }

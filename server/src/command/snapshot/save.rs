@@ -205,7 +205,7 @@ fn from_directory(args: &SaveArgs, data: &Path) -> Result<Survey, Failed> {
         load_snapshot(directory, cell, id, visit).map_err(|refusal| refusal.to_string())
     });
     for complaint in complaints {
-        complain(&format!("{place}: {complaint}; going on from an older one"));
+        complain(&format!("{place}: {complaint}; an older one is looked for"));
     }
     let (id, mut table) = restore
         .into_last_state(Limits::default())

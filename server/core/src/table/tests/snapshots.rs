@@ -134,8 +134,6 @@ fn few() -> Limits {
     Limits { transitions_per_entry_max: 4, ..Limits::default() }
 }
 
-/// A table with something of everything: holds of one and of several acquires, lines, gaps, outcomes of every kind, an
-/// ended session and a mark.
 fn members(ids: &[u16]) -> Membership {
     let life = |id: &u16| MemberIncarnation { node: NodeId(*id), incarnation: Incarnation([0xaa; 16]) };
     Membership::of_birth(&ids.iter().map(life).collect::<Vec<_>>())
@@ -152,6 +150,8 @@ fn members_that_change_while_a_snapshot_is_written_are_not_in_it() {
     assert_eq!(script.table.digest(), script.table.recomputed_digest());
 }
 
+/// A table with something of everything: holds of one and of several acquires, lines, gaps, outcomes of every kind, an
+/// ended session and a mark.
 fn everything() -> Script {
     let mut script = Script::new(few());
     script.lines(
