@@ -21,12 +21,12 @@ use lockstep_wire::{Correlation, FencingToken, Owner, RequestId, Rows, SessionId
 use crate::question::{CELL, SESSION_CORRELATION, check_welcome, put_hello, put_open};
 use crate::stream::Stream;
 
-const TURN_MAX: Duration = Duration::from_millis(100);
+pub(crate) const TURN_MAX: Duration = Duration::from_millis(100);
 /// How long a run may take to open its sessions, and to close them.
 const SET_UP_MAX: Duration = Duration::from_secs(10);
 /// The longest latency that is told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-const RING: RingConfig =
+pub(crate) const RING: RingConfig =
     RingConfig { submission_entries: 1_024, completion_entries: 8_192, registered_files: 0 };
 
 /// What load to drive.
@@ -127,15 +127,15 @@ struct Driver<'r> {
     figures: Figures,
 }
 
-const OP_SEND: u64 = 1;
-const OP_RECEIVE: u64 = 0;
-const OP_CONNECT: u64 = 2;
+pub(crate) const OP_SEND: u64 = 1;
+pub(crate) const OP_RECEIVE: u64 = 0;
+pub(crate) const OP_CONNECT: u64 = 2;
 
-fn token(at: usize, op: u64) -> Token {
+pub(crate) fn token(at: usize, op: u64) -> Token {
     Token(at as u64 * 4 + op)
 }
 
-fn client_of(token: Token) -> usize {
+pub(crate) fn client_of(token: Token) -> usize {
     usize::try_from(token.0 / 4).expect("tokens are small")
 }
 
@@ -379,7 +379,7 @@ impl<'r> Driver<'r> {
     }
 }
 
-fn next_mutation<'s>(
+pub(crate) fn next_mutation<'s>(
     session: SessionId,
     last_request: &mut RequestId,
     seen: &'s [RequestId],

@@ -43,6 +43,11 @@ pub struct Clients {
 }
 
 impl Clients {
+    /// Who holds what at this moment.
+    pub fn holders(&self) -> Vec<(Client, Vec<Hold>)> {
+        self.clients.clone()
+    }
+
     /// The next client, one of its locks and its hold of that: each client once before any comes again.
     pub fn next_hold(&mut self) -> (&mut Client, String, &mut Hold) {
         let (round, at) = (self.turn / self.clients.len(), self.turn % self.clients.len());

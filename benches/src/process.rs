@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How often its end is looked for.
@@ -31,6 +32,19 @@ impl Process {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.0.id()
+    }
+
+    /// How long it has had a processor so far, in user mode and in the kernel.
+    ///
+    /// # Errors
+    /// When the kernel does not know.
+    pub fn worked(&self) -> anyhow::Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
+        let behind_name = stat.rsplit_once(')').context("a process has a name")?.1;
+        // Fields 14 and 15.
+        let ticks = behind_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+        let ticks = ticks.sum::<Result<u64, _>>()?;
+        Ok(Duration::from_secs(ticks) / u32::try_from(clock_ticks_per_second())?)
     }
 
     /// What it says, if that is piped and was not taken before.

@@ -12,7 +12,7 @@ use lockstep_wire::hello::{Hello, HelloReply, PROTOCOL, Role};
 use lockstep_wire::limit::{REPLY_FRAME_BYTES_MAX, TTL_MS_MAX};
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Request, kind};
-use lockstep_wire::{CellId, ClusterId, Correlation, LogIndex, Nonce, Status, Term};
+use lockstep_wire::{CellId, ClusterId, Correlation, LogIndex, Nonce, SnapshotId, Status, Term};
 
 /// The cell that is asked.
 pub(crate) const CELL: CellId = CellId(0);
@@ -91,6 +91,33 @@ pub fn status(member: SocketAddr) -> anyhow::Result<MemberStatus> {
     })
 }
 
+/// A question for a snapshot that is not answered yet: the member takes one that has everything applied by now.
+pub struct Saving(Asking);
+
+impl Saving {
+    /// Asks the leader.
+    ///
+    /// # Errors
+    /// When it does not take the question.
+    pub fn begin(leader: SocketAddr) -> anyhow::Result<Saving> {
+        let mut asking = Asking::begin(leader)?;
+        asking.send(&Request::SaveSnapshot { snapshot: SnapshotId::default(), piece: 0 })?;
+        Ok(Saving(asking))
+    }
+
+    /// Waits until the snapshot is whole. Its pieces are not fetched.
+    ///
+    /// # Errors
+    /// When it is not in time, or refused.
+    pub fn wait(mut self, patience: Duration) -> anyhow::Result<()> {
+        self.0.stream.set_read_timeout(Some(patience))?;
+        self.0.hear(|frame| match Reply::decode(frame)? {
+            Reply::SavedPiece(_) => Ok(()),
+            other => bail!("the leader takes no snapshot: {other:?}"),
+        })
+    }
+}
+
 /// A welcomed connection.
 struct Asking {
     member: SocketAddr,
@@ -114,9 +141,14 @@ impl Asking {
         request: &Request<'_>,
         read: impl FnOnce(&Frame<'_>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
+        self.send(request)?;
+        self.hear(read)
+    }
+
+    fn send(&mut self, request: &Request<'_>) -> anyhow::Result<()> {
         let mut bytes = Vec::new();
         request.encode(CELL, Correlation(SESSION_CORRELATION), &mut bytes);
-        self.ask(&bytes, read)
+        Ok(self.stream.write_all(&bytes)?)
     }
 
     fn ask<T>(
@@ -125,6 +157,10 @@ impl Asking {
         read: impl FnOnce(&Frame<'_>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         self.stream.write_all(bytes)?;
+        self.hear(read)
+    }
+
+    fn hear<T>(&mut self, read: impl FnOnce(&Frame<'_>) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let mut chunk = [0; 4096];
         loop {
             let count = self.stream.read(&mut chunk)?;

@@ -4,15 +4,19 @@
 
 use lockstep_core::table::{Answer, Limits, Outcome, Outcomes, Table};
 use lockstep_wire::entry::Command;
+use lockstep_wire::limit::TTL_MS_MAX;
 use lockstep_wire::request::{Acquire, Mode, Mutation};
 use lockstep_wire::{Epoch, FencingToken, LogIndex, Nonce, Owner, RequestId, Rows, SessionId};
 
 /// A client as the table sees it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Client {
     /// Its session.
     pub session: SessionId,
-    last: RequestId,
+    /// What proves that the session is its own.
+    pub nonce: Nonce,
+    /// Its last request; whatever was answered to it has been seen.
+    pub last: RequestId,
 }
 
 /// A hold, as whoever releases it must name it.
@@ -101,8 +105,8 @@ impl Bench {
     fn open(&mut self, number: u64) -> Client {
         let mut nonce = Nonce::default();
         nonce.0[..8].copy_from_slice(&number.to_le_bytes());
-        self.apply(&Command::OpenSession { client_id: "bench", ttl_ms: 10_000, nonce });
-        Client { session: SessionId(self.index.0), last: RequestId(0) }
+        self.apply(&Command::OpenSession { client_id: "bench", ttl_ms: TTL_MS_MAX, nonce });
+        Client { session: SessionId(self.index.0), nonce, last: RequestId(0) }
     }
 
     /// Acquires, or lines up.

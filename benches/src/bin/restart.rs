@@ -8,26 +8,27 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Parser;
 use hdrhistogram::Histogram;
-use lockstep_benches::client::{Figures, Load, drive};
 use lockstep_benches::large::{CELL, Clients, Large};
 use lockstep_benches::machine;
+use lockstep_benches::pace::{Course, Pace, Rate, Sample, drive};
 use lockstep_benches::process::Process;
-use lockstep_benches::question::find_leader;
-use lockstep_benches::table::Bench;
+use lockstep_benches::question::{Saving, find_leader, status};
+use lockstep_benches::table::{Bench, Client, Hold};
+use lockstep_benches::windows::{Kind, Seen, Watch, Window, above_percent};
 use lockstep_core::table::{Limits, TableLoader};
 use lockstep_ring::storage::{DataDirectory, ReadOnlyDirectory};
 use lockstep_server::format::{Format, format, random_cluster};
 use lockstep_server::{Claim, Node, NodeAddress, NodeConfig, Ports, Timing};
 use lockstep_wal::disk::{FileName, StorageRead};
-use lockstep_wal::{SnapshotId, load_snapshot};
+use lockstep_wal::{SnapshotId, encode_snapshot_piece, load_snapshot};
 use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
-use lockstep_wire::{CellId, NodeId};
-use rustix::param::clock_ticks_per_second;
+use lockstep_wire::{CellId, LogIndex, NodeId};
 use rustix::time::{ClockId, clock_gettime};
 
 const NODE: NodeId = NodeId(1);
@@ -39,13 +40,17 @@ const SNAPSHOTS: usize = 3;
 const WINDOW: usize = 20_000;
 /// Windows without a snapshot under way, and as many with one.
 const WINDOWS: usize = 10;
-/// Connections that drive a node, each with one pair under way.
+/// Connections that drive a node.
 const CONNECTIONS: usize = 64;
-/// How long each window of a node under load is, and how much before it does not count.
-const LOAD_WINDOW: Duration = Duration::from_millis(250);
-const LOAD_WARM_UP: Duration = Duration::from_millis(50);
-/// How long it may take until there are windows enough.
-const LOAD_MAX: Duration = Duration::from_secs(600);
+/// How long it may take until a load has its pace.
+const PACE_MAX: Duration = Duration::from_secs(60);
+/// How long the windows under load may take together.
+const LOAD_MAX: Duration = Duration::from_secs(240);
+/// What is promised: by how many percent medians differ at most, how long the longest slice is, and by how many us a snapshot
+/// delays one write of a thousand.
+const MEDIANS_PERCENT_MAX: f64 = 5.0;
+const SLICE_MAX: Duration = Duration::from_millis(2);
+const DELAY_US_MAX: f64 = 2_000.0;
 /// The longest time of an entry that is told apart, in ns.
 const ENTRY_NS_MAX: u64 = 1_000_000_000;
 /// Pairs of entries between two slices: what a busy cell applies while the disk takes one.
@@ -66,15 +71,26 @@ struct Arguments {
     /// The size of a segment, in MiB.
     #[arg(long, default_value_t = 64)]
     segment_mib: u64,
-    /// Windows of a node under load with a snapshot under way, and as many without one.
-    #[arg(long, default_value_t = 10)]
+    /// Windows of a node under load with a snapshot under way, and as many without one; 0 for no load.
+    #[arg(long, default_value_t = 8)]
     windows: usize,
+    /// The load, as a part of what the node reaches.
+    #[arg(long, default_value_t = 0.5, value_parser = share)]
+    share: f64,
+    /// The load in writes a second, instead of a part of what is reached.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(10..))]
+    rate: Option<u32>,
     /// Where the files go: a directory on a real disk. A new one beside this program by default.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Be the node: start over this directory, and serve until the end of standard input.
     #[arg(long, hide = true, value_name = "DIR")]
     serve: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if (0.01..=0.95).contains(&value) { Ok(value) } else { Err(format!("{text} is not from 0.01 to 0.95")) }
 }
 
 fn main() -> anyhow::Result<()> {
@@ -90,7 +106,8 @@ fn main() -> anyhow::Result<()> {
     std::fs::create_dir_all(&beside).with_context(|| format!("{}", beside.display()))?;
     let directory = tempfile::Builder::new().prefix("restart-").tempdir_in(&beside)?;
     println!("{}", machine(&beside));
-    let Prepared { fresh, late, snapshot, mut bench, mut clients } = prepare(directory.path(), &arguments)?;
+    let Prepared { fresh, holders, late, snapshot, mut bench, mut clients } =
+        prepare(directory.path(), &arguments)?;
     println!(
         "{} sessions, {} locks; {} entries ever, the newest snapshot through {}",
         bench.table.sessions_len(),
@@ -99,7 +116,7 @@ fn main() -> anyhow::Result<()> {
         snapshot.index
     );
     println!();
-    slices(&mut bench, &mut clients);
+    slices(&mut bench, &mut clients, snapshot);
     windows(&mut bench, &mut clients)?;
     // Whoever starts has the machine's memory.
     drop((bench, clients));
@@ -110,6 +127,12 @@ fn main() -> anyhow::Result<()> {
         let mut starts = Vec::new();
         for _ in 0..arguments.runs {
             starts.push(Started::new(data)?);
+            // Killed before it has written another one, so that the next start has as much to do.
+            let newest = newest_snapshot(data)?;
+            ensure!(
+                newest == Some(snapshot.index),
+                "the node was killed only after its next snapshot, {newest:?}: more locks, or larger segments"
+            );
         }
         let times = |time: fn(&Started) -> Duration| starts.iter().map(time).collect::<Vec<_>>();
         print_times(&format!("{what}: it serves"), &mut times(|start| start.serving));
@@ -119,7 +142,7 @@ fn main() -> anyhow::Result<()> {
     }
     println!();
     if arguments.windows > 0 {
-        under_load(&late, arguments.windows)?;
+        under_load(&fresh, holders, &arguments)?;
     }
     Ok(())
 }
@@ -128,6 +151,8 @@ fn main() -> anyhow::Result<()> {
 struct Prepared {
     /// A data directory right after a snapshot.
     fresh: PathBuf,
+    /// Who holds what there.
+    holders: Vec<(Client, Vec<Hold>)>,
     /// The same right before the next one is due: no start has more to replay.
     late: PathBuf,
     /// The newest snapshot of both.
@@ -157,48 +182,51 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
         copy.sync_all()?;
         rustix::fs::fadvise(&copy, 0, None, rustix::fs::Advice::DontNeed)?;
     }
+    let holders = large.clients.holders();
     large.work_until_due()?;
     let Large { mut bench, clients, .. } = large;
     bench.keep_entries(false);
-    Ok(Prepared { fresh, late, snapshot, bench, clients })
+    Ok(Prepared { fresh, holders, late, snapshot, bench, clients })
 }
 
-/// Writes a whole snapshot while entries go on, and says how long a slice takes: by the clock, and by the time that this
-/// thread had the processor, which is what is left when the machine has other work, too.
-fn slices(bench: &mut Bench, clients: &mut Clients) {
-    let (mut elapsed, mut worked, mut piece) = (Vec::new(), Vec::new(), Vec::new());
+/// Writes a whole snapshot while entries go on, and says what each slice adds to a turn of the shard: writing it, the copy
+/// for the log, and its frame in the file. Once by the clock, and once by the time that this thread had the processor, which
+/// is what is left when the machine has other work, too.
+fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
+    let (mut elapsed, mut worked) = (Vec::new(), Vec::new());
+    let (mut piece, mut framed) = (Vec::new(), Vec::new());
     bench.table.begin_snapshot();
-    while bench.table.is_snapshot_under_way() {
+    for number in 0.. {
         piece.clear();
+        framed.clear();
         let (begun, work_begun) = (Instant::now(), worked_so_far());
-        black_box(bench.table.write_snapshot(&mut piece, SNAPSHOT_PIECE_BYTES_MAX));
+        let is_last = bench.table.write_snapshot(&mut piece, SNAPSHOT_PIECE_BYTES_MAX);
+        let copy = black_box(piece.clone());
+        encode_snapshot_piece(CELL, snapshot, number, is_last, &copy, black_box(&mut framed));
         worked.push(worked_so_far() - work_begun);
         elapsed.push(begun.elapsed());
+        if is_last {
+            break;
+        }
         for _ in 0..BETWEEN_SLICES {
             let (client, name, hold) = clients.next_hold();
             bench.retake(client, &name, hold);
         }
     }
+    println!("a slice of a snapshot, {} of them", elapsed.len());
     for (what, times) in [("by the clock", &mut elapsed), ("of work", &mut worked)] {
         times.sort_unstable();
+        let longest = times[times.len() - 1];
         println!(
-            "a slice of a snapshot, {} of them, {what}: p50 {:.0?}, p99 {:.0?}, longest {:.0?}",
-            times.len(),
+            "  {what}: p50 {:.0?}, p99 {:.0?}, longest {longest:.0?}",
             times[times.len() / 2],
             times[times.len() * 99 / 100],
-            times[times.len() - 1]
+        );
+        verdict(
+            &format!("the longest slice adds less than {SLICE_MAX:?} to a turn, {what}: {longest:.0?}"),
+            longest < SLICE_MAX,
         );
     }
-}
-
-/// How long a process has had a processor.
-fn work_of(pid: u32) -> anyhow::Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let behind_name = stat.rsplit_once(')').context("a process has a name")?.1;
-    // In user mode and in the kernel, fields 14 and 15.
-    let ticks =
-        behind_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
-    Ok(Duration::from_secs(ticks) / u32::try_from(clock_ticks_per_second())?)
 }
 
 /// How long this thread has had a processor.
@@ -239,44 +267,82 @@ fn window(bench: &mut Bench, clients: &mut Clients, times: &mut Histogram<u64>) 
     }
 }
 
-/// Drives a node with all its locks in short windows, and compares those in which it wrote a snapshot from beginning to end
-/// with those in which it wrote none. It takes one whenever its log asks for it.
-fn under_load(data: &Path, windows: usize) -> anyhow::Result<()> {
-    let staging = data.join(FileName::SnapshotStaging { cell: CELL }.to_string());
-    let load = Load { connections: CONNECTIONS, depth: 1, warm_up: LOAD_WARM_UP, measured: LOAD_WINDOW };
-    let (_process, address) = spawn(data)?;
+/// Drives a node with all its locks at a fixed pace, and compares the windows in which it wrote a snapshot with those in
+/// which it wrote none.
+fn under_load(data: &Path, holders: Vec<(Client, Vec<Hold>)>, arguments: &Arguments) -> anyhow::Result<()> {
+    let rate = match arguments.rate {
+        Some(rate) => Rate::PerSecond(f64::from(rate)),
+        None => Rate::Share(arguments.share),
+    };
+    let (process, address) = spawn(data)?;
     let leader = find_leader(&[address], START_MAX)?;
-    let (mut without, mut meanwhile) = (Vec::new(), Vec::new());
-    let begun = Instant::now();
-    while without.len().min(meanwhile.len()) < windows {
-        ensure!(
-            begun.elapsed() < LOAD_MAX,
-            "a window has to fit into a snapshot: more locks, or fewer windows"
-        );
-        let was_writing = staging.exists();
-        let figures = drive(leader, &load)?;
-        match (was_writing, staging.exists()) {
-            (false, false) => without.push(figures),
-            (true, true) => meanwhile.push(figures),
-            // It began or ended.
-            (true, false) | (false, true) => {}
-        }
-    }
-    println!("a node under load                 windows     writes/s    acquire p50");
-    let (mut writes, mut waits) = (Vec::new(), Vec::new());
-    for (what, figures) in [("without a snapshot", &without), ("while it writes one", &meanwhile)] {
-        let median = |of: fn(&Figures) -> f64| {
-            let mut all: Vec<f64> = figures.iter().map(of).collect();
-            all.sort_unstable_by(f64::total_cmp);
-            all[all.len() / 2]
+    let locks = status(leader)?.locks;
+    let course = Course::default();
+    let pace = Pace { connections: CONNECTIONS.min(holders.len()), rate };
+    let (samples, windows) = thread::scope(|scope| {
+        let load = scope.spawn(|| drive(leader, holders, &pace, &course));
+        let watch = Watch {
+            process: &process,
+            staging: data.join(FileName::SnapshotStaging { cell: CELL }.to_string()),
+            ask: &|| Saving::begin(leader),
+            is_loaded: &|| !load.is_finished(),
         };
-        let (rate, wait) = (median(Figures::writes_per_second), median(|figures| figures.acquire_us(0.5)));
-        println!("  {what:<30} {:>8} {rate:>12.0} {wait:>11.0} us", figures.len());
-        writes.push(rate);
-        waits.push(wait);
+        let windows = watch.wait_for_pace(&course, PACE_MAX).and_then(|pace| {
+            println!("a node under load at {pace:.0} writes/s");
+            watch.run(arguments.windows, Instant::now() + LOAD_MAX)
+        });
+        course.end();
+        // If it failed, the windows did for that reason.
+        let samples = load.join().map_err(|_| anyhow::anyhow!("the load has panicked"))??;
+        anyhow::Ok((samples, windows?))
+    })?;
+    let left = status(leader)?.locks;
+    ensure!(left >= locks - locks / 4, "of {locks} locks {left} are left: the load has lost sessions");
+    report(&samples, &windows)
+}
+
+fn report(samples: &[Sample], windows: &[Window]) -> anyhow::Result<()> {
+    let of = |kind| Seen::of(samples, windows, &|_, found| found == kind);
+    let (without, meanwhile, after) = (of(Kind::Without)?, of(Kind::Meanwhile)?, of(Kind::After)?);
+    println!("                     windows  seconds  writes/s  node busy        p50        p99      p99.9");
+    for (what, seen) in
+        [("without a snapshot", &without), ("while it writes one", &meanwhile), ("just after one", &after)]
+    {
+        println!(
+            "  {what:<19} {:>6} {:>8.1} {:>9.0} {:>8.0} % {:>7.0} us {:>7.0} us {:>7.0} us",
+            seen.windows,
+            seen.elapsed.as_secs_f64(),
+            seen.writes_per_second(),
+            seen.busy_percent(),
+            seen.us(0.5),
+            seen.us(0.99),
+            seen.us(0.999)
+        );
     }
-    println!("  medians: {:.2} x the writes, {:.2} x the wait", writes[1] / writes[0], waits[1] / waits[0]);
+    // Windows of one kind against each other: what differs by chance and by whatever else the machine does.
+    let without_at: Vec<usize> = (0..windows.len()).filter(|at| windows[*at].kind == Kind::Without).collect();
+    let half = |odd: usize| {
+        Seen::of(samples, windows, &|at, _| without_at.iter().skip(odd).step_by(2).any(|one| *one == at))
+    };
+    let noise = above_percent(half(1)?.us(0.5), half(0)?.us(0.5));
+    println!("  windows without a snapshot, every other one: medians differ by {noise:+.1} %");
+    let above = above_percent(meanwhile.us(0.5), without.us(0.5));
+    verdict(
+        &format!(
+            "medians with and without a snapshot differ by less than {MEDIANS_PERCENT_MAX} %: {above:+.1} %"
+        ),
+        above.abs() < MEDIANS_PERCENT_MAX,
+    );
+    let delay = meanwhile.us(0.999) - without.us(0.999);
+    verdict(
+        &format!("a snapshot delays p99.9 by less than {DELAY_US_MAX} us: {delay:+.0} us"),
+        delay < DELAY_US_MAX,
+    );
     Ok(())
+}
+
+fn verdict(what: &str, holds: bool) {
+    println!("  {}: {what}", if holds { "holds" } else { "does not hold" });
 }
 
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of an entry are few")]
@@ -342,15 +408,21 @@ impl Started {
         let begun = Instant::now();
         let (process, address) = spawn(data)?;
         let serving = begun.elapsed();
-        let serving_work = work_of(process.id())?;
+        let serving_work = process.worked()?;
         find_leader(&[address], START_MAX)?;
-        Ok(Started {
-            serving,
-            serving_work,
-            granting: begun.elapsed(),
-            granting_work: work_of(process.id())?,
-        })
+        Ok(Started { serving, serving_work, granting: begun.elapsed(), granting_work: process.worked()? })
     }
+}
+
+/// The newest snapshot in a data directory.
+fn newest_snapshot(data: &Path) -> anyhow::Result<Option<LogIndex>> {
+    let files = ReadOnlyDirectory::open(data)?.list();
+    let files = files.map_err(|error| anyhow::anyhow!("{}: {error}", data.display()))?;
+    let index = |(file, _)| {
+        let FileName::Snapshot { index, .. } = file else { return None };
+        Some(index)
+    };
+    Ok(files.into_iter().filter_map(index).max())
 }
 
 /// Starts a node as a process of its own; tells where it serves, once it does.

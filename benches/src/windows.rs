@@ -1,0 +1,245 @@
+//! What a snapshot costs a node under load: windows of one run, with a snapshot being written and without, take turns.
+//!
+//! A window with a snapshot lasts from when its file appears until it is whole; the next one without lasts as long. What
+//! follows a snapshot for a moment, when its copies and the file of an older one go, is neither and shown by itself. Invariants:
+//! a write belongs to the window in which it was due, and to one only; whatever is waited for has a bound. Deliberately
+//! absent: how the load is driven, and what is printed.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use hdrhistogram::Histogram;
+
+use crate::pace::{Course, Sample};
+use crate::process::Process;
+use crate::question::Saving;
+
+/// Between two looks for the file of a snapshot.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long a snapshot that was asked for may take to begin, and to be written.
+const BEGIN_MAX: Duration = Duration::from_secs(20);
+const WRITE_MAX: Duration = Duration::from_secs(60);
+/// What follows a snapshot.
+const AFTER: Duration = Duration::from_millis(500);
+/// A window without a snapshot is as long as the snapshot before it, within these bounds.
+const WITHOUT_MIN: Duration = Duration::from_millis(200);
+const WITHOUT_MAX: Duration = Duration::from_secs(15);
+/// The longest latency that is told apart, in ns.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// What a node does in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It writes no snapshot.
+    Without,
+    /// It writes one.
+    Meanwhile,
+    /// It has just written one.
+    After,
+}
+
+/// A span of the run.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// What the node did.
+    pub kind: Kind,
+    /// Its first moment, and the first behind it.
+    pub from: Instant,
+    /// See [`Window::from`].
+    pub until: Instant,
+    /// How long the node had a processor in it.
+    pub worked: Duration,
+}
+
+/// Who makes a node take snapshots and notices when it does.
+pub struct Watch<'a> {
+    /// The node.
+    pub process: &'a Process,
+    /// The file that is there while a snapshot is being written.
+    pub staging: PathBuf,
+    /// Has a snapshot taken.
+    pub ask: &'a dyn Fn() -> anyhow::Result<Saving>,
+    /// Whether there is load.
+    pub is_loaded: &'a dyn Fn() -> bool,
+}
+
+impl Watch<'_> {
+    /// Waits until the load has its pace, in writes a second.
+    ///
+    /// # Errors
+    /// When it has none in time.
+    pub fn wait_for_pace(&self, course: &Course, patience: Duration) -> anyhow::Result<f64> {
+        self.wait("the load has no pace", Instant::now() + patience, &|_| course.pace().is_some())?;
+        Ok(course.pace().expect("it was there"))
+    }
+
+    /// Windows that take turns: so many of each kind, or as many as fit before the deadline.
+    ///
+    /// # Errors
+    /// When a snapshot does not begin or end in time, or the load has ended.
+    pub fn run(&self, pairs: usize, deadline: Instant) -> anyhow::Result<Vec<Window>> {
+        let mut windows = Vec::new();
+        // The first one is not counted: it says how long the others are.
+        let mut span = self.snapshot(&mut Vec::new())?;
+        for _ in 0..pairs {
+            let quiet = span.clamp(WITHOUT_MIN, WITHOUT_MAX);
+            if Instant::now() + quiet + span + AFTER > deadline {
+                break;
+            }
+            let window = self.begin(Kind::Without)?;
+            let until = window.from + quiet;
+            // A snapshot that nobody here has asked for ends it early.
+            self.wait("", until, &|watch| watch.is_writing() || Instant::now() >= until)?;
+            windows.push(self.end(window)?);
+            span = self.snapshot(&mut windows)?;
+        }
+        Ok(windows)
+    }
+
+    /// Has a snapshot taken, and says for how long it was written.
+    fn snapshot(&self, windows: &mut Vec<Window>) -> anyhow::Result<Duration> {
+        let saving = (self.ask)()?;
+        let deadline = Instant::now() + BEGIN_MAX;
+        self.wait("no snapshot has begun", deadline, &Watch::is_writing)?;
+        let window = self.begin(Kind::Meanwhile)?;
+        let deadline = window.from + WRITE_MAX;
+        self.wait("a snapshot is not whole", deadline, &|watch| !watch.is_writing())?;
+        let window = self.end(window)?;
+        windows.push(window);
+        let after = self.begin(Kind::After)?;
+        saving.wait(WRITE_MAX)?;
+        // One more if the one that was written then had begun before it was asked for.
+        self.wait("a snapshot is not whole", deadline + WRITE_MAX, &|watch| !watch.is_writing())?;
+        thread::sleep(AFTER);
+        windows.push(self.end(after)?);
+        Ok(window.until - window.from)
+    }
+
+    fn is_writing(&self) -> bool {
+        self.staging.exists()
+    }
+
+    fn wait(&self, what: &str, deadline: Instant, is_there: &dyn Fn(&Self) -> bool) -> anyhow::Result<()> {
+        while !is_there(self) {
+            if !(self.is_loaded)() {
+                bail!("the load has ended");
+            }
+            ensure!(Instant::now() < deadline, "{what} in time; is the disk busy, or full?");
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// A window that begins now; until it ends it has what the node had worked before.
+    fn begin(&self, kind: Kind) -> anyhow::Result<Window> {
+        let (from, worked) = (Instant::now(), self.process.worked()?);
+        Ok(Window { kind, from, until: from, worked })
+    }
+
+    fn end(&self, window: Window) -> anyhow::Result<Window> {
+        let (until, worked) = (Instant::now(), self.process.worked()? - window.worked);
+        Ok(Window { until, worked, ..window })
+    }
+}
+
+/// What was seen in windows of one kind.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// How many windows.
+    pub windows: usize,
+    /// How long they were together.
+    pub elapsed: Duration,
+    /// How long the node had a processor.
+    pub worked: Duration,
+    /// Writes that were answered in them, whenever they were due.
+    pub answered: u64,
+    /// The latencies of those that were due in them, in ns.
+    pub latency: Histogram<u64>,
+}
+
+impl Seen {
+    /// Sorts what was seen by the windows that are wanted; these do not overlap and stand in their order.
+    ///
+    /// # Errors
+    /// Never, with bounds that are right.
+    pub fn of(
+        samples: &[Sample],
+        windows: &[Window],
+        is_wanted: &dyn Fn(usize, Kind) -> bool,
+    ) -> anyhow::Result<Seen> {
+        let latency = Histogram::new_with_max(LATENCY_NS_MAX, 3)?;
+        let wanted = |moment: Instant| {
+            let at = windows.partition_point(|window| window.from <= moment).checked_sub(1);
+            at.is_some_and(|at| moment < windows[at].until && is_wanted(at, windows[at].kind))
+        };
+        let mut seen =
+            Seen { windows: 0, elapsed: Duration::ZERO, worked: Duration::ZERO, answered: 0, latency };
+        for (at, window) in windows.iter().enumerate() {
+            if is_wanted(at, window.kind) {
+                seen.windows += 1;
+                seen.elapsed += window.until - window.from;
+                seen.worked += window.worked;
+            }
+        }
+        for Sample { due, latency } in samples {
+            seen.answered += u64::from(wanted(*due + *latency));
+            if wanted(*due) {
+                seen.latency.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+            }
+        }
+        Ok(seen)
+    }
+
+    /// The latency at this quantile, in us.
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    pub fn us(&self, quantile: f64) -> f64 {
+        self.latency.value_at_quantile(quantile) as f64 / 1_000.0
+    }
+
+    /// Writes that were answered in a second.
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    pub fn writes_per_second(&self) -> f64 {
+        self.answered as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// The part of one processor that the node used, in percent.
+    pub fn busy_percent(&self) -> f64 {
+        100.0 * self.worked.as_secs_f64() / self.elapsed.as_secs_f64()
+    }
+}
+
+/// By how much one is above the other, in percent.
+pub fn above_percent(one: f64, other: f64) -> f64 {
+    100.0 * (one / other - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_belongs_to_the_window_in_which_it_was_due() {
+        let origin = Instant::now();
+        let at = |ms| origin + Duration::from_millis(ms);
+        let window =
+            |kind, from, until| Window { kind, from: at(from), until: at(until), worked: Duration::ZERO };
+        let windows = [
+            window(Kind::Without, 100, 200),
+            window(Kind::Meanwhile, 210, 300),
+            window(Kind::Without, 300, 400),
+        ];
+        let sample = |due, ms| Sample { due: at(due), latency: Duration::from_millis(ms) };
+        let samples = [sample(99, 1), sample(199, 60), sample(205, 1), sample(210, 90), sample(400, 1)];
+        let of = |kind| Seen::of(&samples, &windows, &|_, found| found == kind).unwrap();
+        let (without, meanwhile) = (of(Kind::Without), of(Kind::Meanwhile));
+        assert_eq!((without.windows, without.elapsed), (2, Duration::from_millis(200)));
+        // The one that was due before the first window is answered in it; the one of 210 in the last.
+        assert_eq!((without.latency.len(), without.answered), (1, 2));
+        assert_eq!((meanwhile.latency.len(), meanwhile.answered), (1, 1));
+        assert!((meanwhile.us(1.0) - 90_000.0).abs() < 100.0, "{}", meanwhile.us(1.0));
+        let second = Seen::of(&samples, &windows, &|at, _| at == 2).unwrap();
+        assert_eq!((second.windows, second.latency.len(), second.answered), (1, 0, 1));
+    }
+}
