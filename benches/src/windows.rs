@@ -21,6 +21,9 @@ const LOOK: Duration = Duration::from_millis(1);
 /// How long a snapshot that was asked for may take to begin, and to be written.
 const BEGIN_MAX: Duration = Duration::from_secs(20);
 const WRITE_MAX: Duration = Duration::from_secs(60);
+/// A snapshot that begins so soon after another one belongs to it, and how many may do so.
+const AT_ONCE: Duration = Duration::from_millis(100);
+const AT_ONCE_MAX: usize = 4;
 /// What follows a snapshot.
 const AFTER: Duration = Duration::from_millis(500);
 /// A window without a snapshot is as long as the snapshot before it, within these bounds.
@@ -88,6 +91,9 @@ impl Watch<'_> {
             if Instant::now() + quiet + span + AFTER > deadline {
                 break;
             }
+            // The log may have asked for one of its own.
+            let deadline = Instant::now() + WRITE_MAX;
+            self.wait("a snapshot is not whole", deadline, &|watch| !watch.is_writing())?;
             let window = self.begin(Kind::Without)?;
             let until = window.from + quiet;
             // A snapshot that nobody here has asked for ends it early.
@@ -98,23 +104,30 @@ impl Watch<'_> {
         Ok(windows)
     }
 
-    /// Has a snapshot taken, and says for how long it was written.
+    /// Has a snapshot taken, and says for how long it was written. Should another one follow it at once, that counts as well.
     fn snapshot(&self, windows: &mut Vec<Window>) -> anyhow::Result<Duration> {
         let saving = (self.ask)()?;
         let deadline = Instant::now() + BEGIN_MAX;
         self.wait("no snapshot has begun", deadline, &Watch::is_writing)?;
-        let window = self.begin(Kind::Meanwhile)?;
-        let deadline = window.from + WRITE_MAX;
-        self.wait("a snapshot is not whole", deadline, &|watch| !watch.is_writing())?;
-        let window = self.end(window)?;
-        windows.push(window);
-        let after = self.begin(Kind::After)?;
-        saving.wait(WRITE_MAX)?;
-        // One more if the one that was written then had begun before it was asked for.
-        self.wait("a snapshot is not whole", deadline + WRITE_MAX, &|watch| !watch.is_writing())?;
-        thread::sleep(AFTER);
-        windows.push(self.end(after)?);
-        Ok(window.until - window.from)
+        let mut span = Duration::ZERO;
+        for _ in 0..AT_ONCE_MAX {
+            let window = self.begin(Kind::Meanwhile)?;
+            let deadline = window.from + WRITE_MAX;
+            self.wait("a snapshot is not whole", deadline, &|watch| !watch.is_writing())?;
+            let window = self.end(window)?;
+            span += window.until - window.from;
+            windows.push(window);
+            let after = self.begin(Kind::After)?;
+            let until = after.from + AFTER;
+            self.wait("", until, &|watch| watch.is_writing() || Instant::now() >= until)?;
+            let after = self.end(after)?;
+            windows.push(after);
+            if after.until - after.from > AT_ONCE {
+                saving.wait(WRITE_MAX)?;
+                return Ok(span);
+            }
+        }
+        bail!("the node writes one snapshot after the other: larger segments, or a lower --rate");
     }
 
     fn is_writing(&self) -> bool {

@@ -72,7 +72,7 @@ struct Arguments {
     #[arg(long, default_value_t = 64)]
     segment_mib: u64,
     /// Windows of a node under load with a snapshot under way, and as many without one; 0 for no load.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 6)]
     windows: usize,
     /// The load, as a part of what the node reaches.
     #[arg(long, default_value_t = 0.5, value_parser = share)]
@@ -218,12 +218,16 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
         times.sort_unstable();
         let longest = times[times.len() - 1];
         println!(
-            "  {what}: p50 {:.0?}, p99 {:.0?}, longest {longest:.0?}",
-            times[times.len() / 2],
-            times[times.len() * 99 / 100],
+            "  {what}: p50 {} us, p99 {} us, longest {} us",
+            times[times.len() / 2].as_micros(),
+            times[times.len() * 99 / 100].as_micros(),
+            longest.as_micros()
         );
         verdict(
-            &format!("the longest slice adds less than {SLICE_MAX:?} to a turn, {what}: {longest:.0?}"),
+            &format!(
+                "the longest slice adds less than {SLICE_MAX:?} to a turn, {what}: {} us",
+                longest.as_micros()
+            ),
             longest < SLICE_MAX,
         );
     }
