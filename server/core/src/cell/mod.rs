@@ -298,12 +298,12 @@ impl Cell {
         self.follow_handover(now, fx);
     }
 
-    /// When the cell wants a tick at the latest; one that has passed while committed entries are left for the next turn.
+    /// When the cell wants a tick at the latest; one that has passed while there is more to do than a turn may.
     pub fn deadline(&self) -> Time {
         if self.is_halted {
             return Time::NEVER;
         }
-        if self.raft.has_more_to_apply() {
+        if self.raft.has_more_to_apply() || self.is_making_piece() {
             return Time(0);
         }
         let core = self.raft.deadline().min(self.office_deadline()).min(self.handover_deadline());
@@ -334,6 +334,7 @@ impl Cell {
     fn on_tick(&mut self, now: Time, fx: &mut Effects) {
         self.raft.on_tick(now, fx);
         self.keep_office(now, fx);
+        self.make_slice(fx);
         self.free_remains(now);
     }
 

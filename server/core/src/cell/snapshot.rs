@@ -1,7 +1,8 @@
 //! Snapshots of a cell: its own, written piece by piece between other inputs, and its leader's, taken in the same way
 //! (ARCHITECTURE section 4.5).
 //!
-//! Invariants: one piece is on its way to the disk at a time; a snapshot counts only by its mark, which is appended when
+//! Invariants: one piece is on its way to the disk at a time, and made in slices, one a tick, so that whatever comes waits for
+//! a slice at most; one snapshot is taken at a time, its mark included; a snapshot counts only by its mark, which is appended when
 //! all of it is durable; the leader's state replaces this replica's as a whole or not at all. Deliberately absent: the
 //! bytes, which are the table's, and the log's part, which is Raft's.
 
@@ -16,6 +17,8 @@ use crate::effect::{Effect, Effects, Report};
 use crate::table::{Limits, Table, TableLoader};
 use crate::time::{Span, Time};
 
+/// What is made of a snapshot in one go: some hundred microseconds.
+const SLICE_BYTES: usize = 16 * 1024;
 /// How long a replica whose disk had no room for a snapshot waits before it tries again.
 const RETRY: Span = Span::from_ms(1_000);
 /// Pieces of a leader that may wait for the disk; it sends fewer.
@@ -26,12 +29,16 @@ const WAITING_MAX: usize = 16;
 pub(super) struct Snapshots {
     /// This replica's own.
     taking: Option<SnapshotId>,
+    /// The piece of it that is being made.
+    making: Option<u32>,
+    /// Its mark is on its way to the disk.
+    is_marking: bool,
     retry_at: Time,
     /// The leader's.
     receiving: Option<Receiving>,
     /// A piece is on its way to the disk.
     is_staging: bool,
-    /// Room for one piece.
+    /// As much of the piece that is being made as there is.
     piece: Vec<u8>,
 }
 
@@ -61,6 +68,7 @@ impl Cell {
         }
         let snapshots = &self.snapshots;
         if snapshots.taking.is_some()
+            || snapshots.is_marking
             || snapshots.receiving.is_some()
             || snapshots.is_staging
             || now < snapshots.retry_at
@@ -76,23 +84,43 @@ impl Cell {
         };
         self.table.begin_snapshot();
         self.snapshots.taking = Some(snapshot);
-        self.stage_own(snapshot, 0, fx);
+        self.make_piece(0, fx);
     }
 
-    fn stage_own(&mut self, snapshot: SnapshotId, piece: u32, fx: &mut Effects) {
-        let mut bytes = std::mem::take(&mut self.snapshots.piece);
-        bytes.clear();
-        let is_last = self.table.write_snapshot(&mut bytes, SNAPSHOT_PIECE_BYTES_MAX);
-        fx.stage(snapshot, piece, is_last, &bytes);
-        self.snapshots.piece = bytes;
-        self.snapshots.is_staging = true;
+    fn make_piece(&mut self, piece: u32, fx: &mut Effects) {
+        self.snapshots.making = Some(piece);
+        self.snapshots.piece.clear();
+        self.make_slice(fx);
+    }
+
+    /// Makes the next slice of the piece that is being made, and hands the piece to the disk when it is whole.
+    pub(super) fn make_slice(&mut self, fx: &mut Effects) {
+        let Snapshots { taking: Some(snapshot), making: Some(piece), .. } = self.snapshots else { return };
+        let bytes = &mut self.snapshots.piece;
+        let room = SNAPSHOT_PIECE_BYTES_MAX - bytes.len();
+        let is_last = self.table.write_snapshot(bytes, room.min(SLICE_BYTES));
+        if is_last || bytes.len() == SNAPSHOT_PIECE_BYTES_MAX {
+            fx.stage(snapshot, piece, is_last, bytes);
+            self.snapshots.making = None;
+            self.snapshots.is_staging = true;
+        }
+    }
+
+    /// Whether a piece is being made, so that the next slice is to come at once.
+    pub(super) fn is_making_piece(&self) -> bool {
+        self.snapshots.making.is_some()
+    }
+
+    /// The mark of this replica's own snapshot is durable.
+    pub(super) fn on_snapshot_marked(&mut self) {
+        self.snapshots.is_marking = false;
     }
 
     /// The disk has taken a piece: the next one may go.
     pub(super) fn on_snapshot_staged(&mut self, snapshot: SnapshotId, piece: u32, fx: &mut Effects) {
         self.snapshots.is_staging = false;
         if self.snapshots.taking == Some(snapshot) {
-            return self.stage_own(snapshot, piece + 1, fx);
+            return self.make_piece(piece + 1, fx);
         }
         let Some(receiving) = &mut self.snapshots.receiving else { return };
         if receiving.snapshot == snapshot {
@@ -121,6 +149,7 @@ impl Cell {
         self.snapshots.is_staging = false;
         if self.snapshots.taking == Some(snapshot) {
             self.snapshots.taking = None;
+            self.snapshots.is_marking = true;
             self.raft.mark(snapshot, now, fx);
         }
         let is_received = |receiving: &mut Receiving| receiving.snapshot == snapshot;
@@ -156,10 +185,12 @@ impl Cell {
     /// Gives up the snapshot that is under way, be it this replica's own or its leader's: nothing more is heard of it.
     pub(super) fn give_up_snapshot(&mut self, fx: &mut Effects) {
         let was_taking = self.snapshots.taking.take().is_some();
+        // The disk knows nothing of one whose first piece is not whole.
+        let is_on_disk = was_taking && self.snapshots.making.take() != Some(0);
         if was_taking {
             self.table.abandon_snapshot();
         }
-        if self.stop_receiving() || was_taking {
+        if self.stop_receiving() || is_on_disk {
             self.snapshots.is_staging = false;
             fx.push(Effect::DropSnapshot);
         }

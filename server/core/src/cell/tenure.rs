@@ -96,6 +96,7 @@ impl Cell {
             }
             RaftEvent::SnapshotWanted => self.take_snapshot(now, fx),
             RaftEvent::SnapshotTaken(snapshot) => {
+                self.on_snapshot_marked();
                 fx.push(Effect::Report(Report::SnapshotTaken { snapshot }));
                 self.follow_saves(now, fx);
             }

@@ -177,6 +177,23 @@ fn one_piece_at_a_time_on_a_connection_and_a_few_saves_in_a_cell() {
 }
 
 #[test]
+fn no_second_snapshot_is_taken_while_the_mark_of_the_first_is_on_its_way() {
+    let mut rig = Rig::serving(3);
+    let leader = rig.leader();
+    let [client, a] = [rig.connect(leader), rig.connect(leader)];
+    grow(&mut rig, client, 10..12);
+    rig.hold_disk(leader);
+    rig.ask(a, begin());
+    // The others commit, and the leader applies.
+    grow(&mut rig, client, 12..14);
+    rig.advance(300);
+    let [snapshot] = rig.snapshots(leader)[..] else { panic!("one was taken: {:?}", rig.snapshots(leader)) };
+    assert_eq!(rig.told(a), [""; 0], "it counts by its mark");
+    rig.release_disk(leader);
+    assert_eq!(rig.told(a), [piece(0, snapshot) + " last"]);
+}
+
+#[test]
 fn a_save_takes_no_snapshot_away_that_another_save_goes_on_with() {
     let mut rig = Rig::serving(1);
     let client = rig.connect(1);

@@ -440,11 +440,17 @@ impl Rig {
         }
     }
 
-    /// Gives what is on its way until nothing is, and every member its end of turn.
+    /// Gives what is on its way until nothing is, lets pieces of snapshots become whole, and gives every member its end of turn.
     pub(super) fn settle(&mut self) {
         loop {
             while let Some(happening) = self.queue.pop_front() {
                 self.happen(happening);
+            }
+            let is_making = |node: &Node| node.cell.as_ref().is_some_and(Cell::is_making_piece);
+            let making = (1..).zip(&self.nodes).find(|(_, node)| is_making(node)).map(|(at, _)| at);
+            if let Some(node) = making {
+                self.step(node, Input::Tick);
+                continue;
             }
             let stepped = (1..).zip(&self.nodes).find(|(_, node)| node.is_stepped).map(|(at, _)| at);
             let Some(node) = stepped else { return };
