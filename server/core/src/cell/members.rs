@@ -11,6 +11,7 @@ use super::question::Question;
 use super::{Cell, Member};
 use crate::effect::Effects;
 use crate::members::Listed;
+use crate::raft::refusal_sentence;
 use crate::time::Time;
 
 impl Cell {
@@ -40,7 +41,8 @@ impl Cell {
 
     /// Why whoever says that it is this node, with this life of its directory, is not the member of that id.
     pub fn objection_to(&self, node: NodeId, incarnation: Incarnation) -> Option<String> {
-        self.raft.objection_to(node, incarnation)
+        let reason = self.raft.objection_to(node, incarnation)?;
+        Some(refusal_sentence(self.config.cell, node, reason))
     }
 
     /// The nodes that this replica talks to, and where they serve members as far as is known; empty if it is not.

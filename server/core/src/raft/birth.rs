@@ -14,7 +14,7 @@ use super::durability::Deferred;
 use super::origin::hash;
 use super::restore::{Restored, StoredManifest};
 use super::{Raft, RaftConfig, RaftEvent};
-use crate::members::{Listed, Membership};
+use crate::members::Membership;
 use crate::{Effect, Effects, Lane, RecordHead, RecordKind, Report, Span, Time};
 
 /// Hellos from before the birth that a link may bring without anybody being told: what a cut link held back comes
@@ -99,13 +99,14 @@ pub(super) fn members_hash(members: &[NodeId]) -> u64 {
 }
 
 /// The sentence for whoever operates `node`, which `cell` will not listen to.
-fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
+pub(crate) fn refusal_sentence(cell: CellId, node: NodeId, reason: PeerRefusal) -> String {
     match reason {
         PeerRefusal::OtherIncarnation => format!(
-            "cell {cell}: node {node} was formatted again and has lost what it promised, so it may not vote \
-             under this id; start it with its old data directory if there is one (if the cell is still unborn, \
-             format all members again instead; if the cell was restored, one of the two is of the old cell: stop \
-             that one for good)"
+            "cell {cell}: another directory than the member's runs under the id of node {node}: it was formatted \
+             again, or is a stray beside the member. It does not know what the member promised, so it may not vote \
+             under this id; stop it, and start the member with its old data directory if there is one (if the cell \
+             is still unborn, format all members again instead; if the cell was restored, one of the two is of the \
+             old cell: stop that one for good)"
         ),
         PeerRefusal::OtherMembers => format!(
             "cell {cell}: node {node} is configured with another list of members; make the lists the same (a \
@@ -200,6 +201,10 @@ impl Raft {
         if is_again && sent_at.is_none_or(|sent| now.since(sent) >= self.config.election_min) {
             self.send_hello(at, now, fx);
         }
+        if self.peers[at].life.replace(hello.incarnation).is_some_and(|life| life != hello.incarnation) {
+            // What another directory has is not what this one has.
+            self.peers[at].progress.restart(self.log.last_index(), now);
+        }
         self.peers[at].hello = Some(*hello);
         self.peers[at].refused = None;
         self.birth_on_hello(at, hello, now, fx);
@@ -225,13 +230,7 @@ impl Raft {
             let was_member = hello.birth.is_some();
             return Some(if was_member { PeerRefusal::Removed } else { PeerRefusal::NotMember });
         }
-        let is_other =
-            |member: &Listed| member.incarnation != hello.incarnation && !mutant::is(Mutant::WipedNodeVotes);
-        if self.listed(from).is_some_and(is_other) {
-            let is_surely_unborn = self.is_lowest() && !self.birth.is_born_appended;
-            return Some(if is_surely_unborn { PeerRefusal::Unborn } else { PeerRefusal::OtherIncarnation });
-        }
-        None
+        self.objection_to(from, hello.incarnation)
     }
 
     /// Whether the members of a hello are those of this node, and both begin with the same state.
@@ -259,11 +258,15 @@ impl Raft {
         }
     }
 
-    /// Why whoever says that it is this node, with this life of its directory, is not the one that the log lists.
-    pub fn objection_to(&self, node: NodeId, incarnation: Incarnation) -> Option<String> {
-        let is_other = self.listed(node).is_some_and(|member| member.incarnation != incarnation);
-        (self.birth.is_decided() && is_other)
-            .then(|| refusal_sentence(self.config.cell, node, PeerRefusal::OtherIncarnation))
+    /// Why whoever says that it is this node, with this life of its directory, is not the one that the cell knows: for
+    /// certain, because what a list that may be taken back says of a learner keeps nobody out.
+    pub fn objection_to(&self, node: NodeId, incarnation: Incarnation) -> Option<PeerRefusal> {
+        let is_other = self.certain_life(node).is_some_and(|life| life != incarnation);
+        if !is_other || mutant::is(Mutant::WipedNodeVotes) {
+            return None;
+        }
+        let is_surely_unborn = self.is_lowest() && !self.birth.is_born_appended;
+        Some(if is_surely_unborn { PeerRefusal::Unborn } else { PeerRefusal::OtherIncarnation })
     }
 
     pub(super) fn refuse(&mut self, peer: NodeId, reason: PeerRefusal, fx: &mut Effects) {

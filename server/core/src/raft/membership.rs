@@ -8,8 +8,8 @@
 
 use lockstep_wire::entry::Command;
 use lockstep_wire::mutant::{self, Mutant};
-use lockstep_wire::peer::{CellHello, PeerRefusal};
-use lockstep_wire::{LogIndex, MemberChange, Members, NodeId};
+use lockstep_wire::peer::PeerRefusal;
+use lockstep_wire::{Incarnation, LogIndex, MemberChange, Members, NodeId};
 
 use super::{Peer, Raft, RaftEvent, Role};
 use crate::members::{Listed, MemberObjection, Membership};
@@ -35,6 +35,13 @@ impl Raft {
     /// What is known of a node: the newest list that it is in, or was in until lately.
     pub fn listed(&self, node: NodeId) -> Option<&Listed> {
         self.memberships.iter().find_map(|list| list.get(node))
+    }
+
+    /// Which life of its directory a node has in every list that can still come to count: that of a committed list, or of
+    /// one in which it votes, because no leader promotes a learner before the list that added it is committed.
+    pub(super) fn certain_life(&self, node: NodeId) -> Option<Incarnation> {
+        let voter = self.memberships.iter().find_map(|list| list.get(node).filter(|member| member.is_voter));
+        voter.or_else(|| self.memberships.committed().get(node)).map(|member| member.incarnation)
     }
 
     /// The other nodes that this one talks to: members, those whose removal is not certain, and guests.
@@ -193,18 +200,10 @@ impl Raft {
             if peer.is_member && !was_member {
                 peer.progress.restart(self.log.last_index(), now);
             }
-            let is_other = |hello: &CellHello| {
-                let is_other =
-                    self.listed(node).is_some_and(|member| member.incarnation != hello.incarnation);
-                is_other && !mutant::is(Mutant::WipedNodeVotes)
-            };
-            if peer.refused == Some(PeerRefusal::OtherIncarnation) {
-                // The list that said so may have been taken back: it is asked again.
-                peer.refused = None;
-            }
-            if self.birth.is_decided() && peer.hello.as_ref().is_some_and(is_other) {
+            let objection = peer.hello.and_then(|hello| self.objection_to(node, hello.incarnation));
+            if objection.is_some() {
                 peer.hello = None;
-                peer.refused = Some(PeerRefusal::OtherIncarnation);
+                peer.refused = objection;
             }
             self.peers.push(peer);
         }
@@ -258,10 +257,9 @@ impl Raft {
         if node == self.config.node || node == NodeId(0) {
             return None;
         }
-        let is_guest = |peer: &&Peer| self.listed(peer.node).is_none();
-        if self.peers.iter().filter(is_guest).count() >= GUESTS_MAX {
+        if self.peers.iter().filter(|peer| self.is_guest(peer.node)).count() >= GUESTS_MAX {
             // One that only spoke once, over a link that never came up, makes room.
-            let idle = self.peers.iter().find(|peer| is_guest(peer) && !peer.is_linked)?.node;
+            let idle = self.peers.iter().find(|peer| self.is_guest(peer.node) && !peer.is_linked)?.node;
             self.peers.retain(|peer| peer.node != idle);
         }
         let at = self.peers.partition_point(|peer| peer.node < node);
@@ -274,12 +272,16 @@ impl Raft {
 
     /// The link to a node that nothing else is known of broke.
     pub(super) fn drop_if_guest(&mut self, at: usize) {
-        let node = self.peers[at].node;
-        let is_configured = !self.is_born() && self.config.members.contains(&node);
-        if self.listed(node).is_none() && !is_configured {
+        if self.is_guest(self.peers[at].node) {
             self.peers.remove(at);
             self.events.push_back(RaftEvent::MembersChanged);
         }
+    }
+
+    /// Whether nothing names a node: no list, and before the birth not the configuration either.
+    fn is_guest(&self, node: NodeId) -> bool {
+        let is_configured = !self.is_born() && self.config.members.contains(&node);
+        self.listed(node).is_none() && !is_configured
     }
 
     /// Whether this node may stand for election.

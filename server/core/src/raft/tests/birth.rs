@@ -1,7 +1,7 @@
 //! How a cell is born, and whom it does not let in.
 
 use expect_test::expect;
-use lockstep_wire::peer::{Ballot, CellHello, Manifest, MemberIncarnation, PeerMessage, kind};
+use lockstep_wire::peer::{Ballot, CellHello, Manifest, MemberIncarnation, PeerMessage, PeerRefusal, kind};
 use lockstep_wire::{BirthId, LogIndex, NodeId, Rows, Term};
 
 use super::cluster::Cluster;
@@ -161,11 +161,11 @@ fn wiped_member_is_refused_told_so_and_never_votes() {
         72.8   3>2  hello
         72.8   2>3  hello born
         73.0   1>3  refused OtherIncarnation
-        73.0   1    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
+        73.0   1    reports: cell 7: another directory than the member's runs under the id of node 3: it was formatted again, or is a stray beside the member. It does not know what the member promised, so it may not vote under this id; stop it, and start the member with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
         73.0   2>3  refused OtherIncarnation
-        73.0   2    reports: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
-        73.2   3    reports: refused by node 1: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
-        73.2   3    reports: refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
+        73.0   2    reports: cell 7: another directory than the member's runs under the id of node 3: it was formatted again, or is a stray beside the member. It does not know what the member promised, so it may not vote under this id; stop it, and start the member with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
+        73.2   3    reports: refused by node 1: cell 7: another directory than the member's runs under the id of node 3: it was formatted again, or is a stray beside the member. It does not know what the member promised, so it may not vote under this id; stop it, and start the member with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
+        73.2   3    reports: refused by node 2: cell 7: another directory than the member's runs under the id of node 3: it was formatted again, or is a stray beside the member. It does not know what the member promised, so it may not vote under this id; stop it, and start the member with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)
     "#]].assert_eq(&cluster.end_trace());
 
     cluster.note("without the leader, the wiped one makes no majority");
@@ -187,6 +187,9 @@ fn member_wiped_in_the_middle_of_birth_leaves_a_cell_that_says_it_is_unborn() {
     cluster.start(NodeId(3));
     cluster.run_for(Span::from_ms(30_000));
     assert_eq!(cluster.serving_leader(), None);
+    let life = cluster.member(3).incarnation;
+    assert_eq!(cluster.raft(1).objection_to(NodeId(3), life), Some(PeerRefusal::Unborn));
+    assert_eq!(cluster.raft(2).objection_to(NodeId(3), life), Some(PeerRefusal::OtherIncarnation));
     let reports: Vec<String> = cluster.member(1).reports.iter().cloned().collect();
     expect![[r#"
         cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again"#]].assert_eq(&reports.join("\n"));
@@ -194,7 +197,7 @@ fn member_wiped_in_the_middle_of_birth_leaves_a_cell_that_says_it_is_unborn() {
     expect![[r#"
         cell 7 is unborn as far as this node knows: waiting for node 1 to say who it is and to store the list of members; if a member has refused this node as formatted again, that is why
         refused by node 1: cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again
-        refused by node 2: cell 7: node 3 was formatted again and has lost what it promised, so it may not vote under this id; start it with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)"#]].assert_eq(&reports.join("\n"));
+        refused by node 2: cell 7: another directory than the member's runs under the id of node 3: it was formatted again, or is a stray beside the member. It does not know what the member promised, so it may not vote under this id; stop it, and start the member with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)"#]].assert_eq(&reports.join("\n"));
 }
 
 #[test]
@@ -206,6 +209,23 @@ fn unborn_cell_says_whom_it_waits_for() {
     let reports: Vec<String> = cluster.member(1).reports.iter().cloned().collect();
     expect!["cell 7 is unborn as far as this node knows: waiting for node 2 to say who it is and to store the list of members; if a member has refused this node as formatted again, that is why"].assert_eq(&reports.join("\n"));
     assert_eq!(cluster.raft(1).role_name(), "unborn");
+}
+
+#[test]
+fn strangers_crowd_no_member_out_of_a_cell_that_is_to_be_born() {
+    let mut cluster = Cluster::new(3, 10);
+    cluster.start(NodeId(1));
+    cluster.start(NodeId(2));
+    cluster.run_for(Span::from_ms(10));
+    for stranger in 100..140 {
+        cluster.step(NodeId(1), |raft, now, fx| raft.on_link_up(NodeId(stranger), now, fx));
+    }
+    cluster.run_for(Span::from_ms(2_000));
+    assert!(cluster.raft(1).peers().any(|node| node == NodeId(3)), "it is away, and a member nevertheless");
+    assert_eq!(cluster.raft(1).birth.id(), None, "its life is not known");
+    cluster.start(NodeId(3));
+    cluster.run_until_serving(Span::from_ms(5_000));
+    assert_eq!(cluster.raft(1).membership().voters().collect::<Vec<_>>(), [1, 2, 3].map(NodeId));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Members that come and go: learners, promotion, removal, replacement, and what is taken back.
 
-use lockstep_wire::peer::{Append, CellHello, EntryRow, Manifest, MemberIncarnation, PeerMessage};
+use lockstep_wire::peer::{
+    Append, CellHello, EntryRow, Manifest, MemberIncarnation, PeerMessage, PeerRefusal, kind,
+};
 use lockstep_wire::{BirthId, Incarnation, LogIndex, MemberChange, NodeId, Rows, Term};
 
 use super::super::{Raft, RaftConfig, Restored, Urgency};
@@ -183,33 +185,91 @@ fn a_change_that_does_not_commit_is_taken_back_with_its_entry() {
     assert_ne!(cluster.raft(removed.0).role_name(), "removed");
 }
 
+/// A list that adds `node` with a life that no directory has.
+fn other_life(node: NodeId) -> MemberChange<'static> {
+    let incarnation = Incarnation([99; 16]);
+    MemberChange::AddLearner { node, incarnation, peer_address: "peer", client_address: "client" }
+}
+
 #[test]
-fn a_life_that_a_list_refused_is_let_in_when_that_list_is_taken_back() {
+fn a_life_that_only_a_list_which_may_be_taken_back_names_keeps_no_other_out() {
     let mut cluster = Cluster::serving(3, 19);
     let node = cluster.add_node();
     cluster.run_for(Span::from_ms(200));
+    let life = cluster.member(node.0).incarnation;
     let old = cluster.serving_leader().unwrap();
     cluster.isolate(old);
-    // The new node is still heard, and its link does not break.
-    cluster.cut.remove(&(old, node));
-    cluster.cut.remove(&(node, old));
-    let other = MemberChange::AddLearner {
-        node,
-        incarnation: Incarnation([99; 16]),
-        peer_address: "peer",
-        client_address: "client",
-    };
-    assert!(change(&mut cluster, &other).is_ok());
-    assert!(!cluster.raft(old.0).accepts(node), "another life is listed");
+    assert!(change(&mut cluster, &other_life(node)).is_ok());
     cluster.run_until(Span::from_ms(10_000), "no other leader", |cluster| {
         cluster.serving_leader().is_some_and(|leader| leader != old)
     });
     let wish = learner(&mut cluster, node);
     must_change(&mut cluster, &wish);
+    must_change(&mut cluster, &MemberChange::Promote { node });
+    let leader = cluster.serving_leader().unwrap();
+    cluster.step(leader, |raft, now, fx| assert!(raft.transfer(node, now, fx)));
+    cluster.run_until(SECOND, "no hand-over", |cluster| cluster.serving_leader() == Some(node));
+    // Who would have the list taken back is the one that it does not name.
+    assert_eq!(cluster.raft(old.0).objection_to(node, life), None);
+    cluster.disconnect(old, node, false);
+    cluster.run_for(Span::from_ms(10));
     cluster.cut.clear();
-    cluster.run_for(Span::from_ms(5_000));
-    assert!(cluster.raft(old.0).membership().get(node).is_some(), "the list was replaced");
-    assert!(cluster.raft(old.0).accepts(node));
+    cluster.connect(old, node);
+    cluster.run_for(Span::from_ms(3_000));
+    assert_eq!(cluster.raft(old.0).leader(), Some(node));
+    assert_eq!(voters(&cluster, old), [1, 2, 3, 4]);
+    let objection = cluster.raft(old.0).objection_to(node, Incarnation([99; 16]));
+    assert_eq!(objection, Some(PeerRefusal::OtherIncarnation));
+}
+
+#[test]
+fn a_learners_life_is_certain_once_it_votes_or_its_list_is_committed() {
+    let mut cluster = Cluster::serving(3, 20);
+    let other = Incarnation([77; 16]);
+    let objection_after_a_restart = |cluster: &mut Cluster, node| {
+        let away = cluster.nodes().into_iter().find(|node| Some(*node) != cluster.serving_leader()).unwrap();
+        cluster.crash(away);
+        cluster.run_for(Span::from_ms(10));
+        cluster.isolate(away);
+        cluster.start(away);
+        let raft = cluster.raft(away.0);
+        assert!(raft.is_membership_changing(), "it knows of nothing that is committed");
+        let objection = raft.objection_to(node, other);
+        cluster.cut.clear();
+        cluster.run_for(Span::from_ms(2_000));
+        assert_eq!(cluster.raft(away.0).objection_to(node, other), Some(PeerRefusal::OtherIncarnation));
+        objection
+    };
+    let node = add(&mut cluster);
+    assert_eq!(objection_after_a_restart(&mut cluster, node), None);
+    must_change(&mut cluster, &MemberChange::Promote { node });
+    assert_eq!(objection_after_a_restart(&mut cluster, node), Some(PeerRefusal::OtherIncarnation));
+}
+
+#[test]
+fn what_another_life_has_stored_is_not_counted_for_the_one_that_is_listed() {
+    let mut cluster = Cluster::serving(3, 21);
+    let node = cluster.add_node();
+    cluster.run_for(Span::from_ms(200));
+    let leader = cluster.serving_leader().unwrap();
+    cluster.isolate(leader);
+    cluster.cut.remove(&(leader, node));
+    cluster.cut.remove(&(node, leader));
+    assert!(change(&mut cluster, &other_life(node)).is_ok());
+    cluster.run_for(Span::from_ms(100));
+    assert!(cluster.raft(leader.0).accepts(node), "the list may be taken back");
+    assert_eq!(cluster.raft(leader.0).progress(node), Some(cluster.raft(leader.0).last_index()));
+    cluster.wipe(node);
+    cluster.run_for(Span::from_ms(10));
+    cluster.cut.clear();
+    cluster.run_for(Span::from_ms(1_000));
+    assert!(!cluster.raft(leader.0).is_membership_changing(), "committed by the voters");
+    cluster.member(node.0).incarnation = Incarnation([99; 16]);
+    cluster.muted.insert((node, kind::APPEND_REPLY));
+    cluster.start(node);
+    cluster.run_for(Span::from_ms(200));
+    assert!(cluster.raft(leader.0).accepts(node));
+    assert_eq!(cluster.raft(leader.0).progress(node), Some(LogIndex(0)));
 }
 
 #[test]
@@ -412,8 +472,8 @@ fn another_life_under_a_members_id_is_objected_to() {
         assert_eq!(raft.objection_to(node, Incarnation(life)), None, "node {node}");
     }
     for node in [NodeId(2), new] {
-        let sentence = raft.objection_to(node, Incarnation([77; 16])).unwrap_or_default();
-        assert!(sentence.contains("was formatted again"), "{sentence}");
+        let objection = raft.objection_to(node, Incarnation([77; 16]));
+        assert_eq!(objection, Some(PeerRefusal::OtherIncarnation), "node {node}");
     }
 }
 
