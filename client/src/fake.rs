@@ -14,8 +14,8 @@ use lockstep_wire::reply::{
 };
 use lockstep_wire::request::{Mode, Request, kind};
 use lockstep_wire::{
-    CellId, ClusterId, Correlation, FencingToken, LogIndex, NodeId, Nonce, Owner, RequestId, Revision, Rows,
-    SavedPiece, SessionId, SnapshotId, Status, Term,
+    CellId, ClusterId, Correlation, FencingToken, Incarnation, LogIndex, NodeId, Nonce, Owner, RequestId,
+    Revision, Rows, SavedPiece, SessionId, SnapshotId, Status, Term,
 };
 
 pub(crate) const CELL: CellId = CellId(3);
@@ -143,6 +143,7 @@ impl FakeCell {
             protocol: 1,
             node: NodeId(1),
             cluster: CLUSTER,
+            incarnation: Incarnation::default(),
             ttl_ms_min: 1_000,
             ttl_ms_max: 60_000,
             leader,

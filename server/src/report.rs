@@ -67,10 +67,10 @@ impl Reporter {
         }
     }
 
-    /// A member does not welcome us.
+    /// A member does not welcome us, or what answers for it is not it.
     pub(crate) fn not_welcome(&mut self, node: NodeId, detail: &str) {
         if let Some(left_out) = self.admit(Kind::NotWelcome(node)) {
-            tracing::warn!(%node, detail, left_out, "a member refuses this node");
+            tracing::warn!(%node, detail, left_out, "no link to a member");
         }
     }
 

@@ -65,6 +65,8 @@ pub struct HelloReply<'a> {
     pub node: NodeId,
     /// Its cluster.
     pub cluster: ClusterId,
+    /// The life of its data directory.
+    pub incarnation: Incarnation,
     /// The shortest TTL the cell grants, in ms.
     pub ttl_ms_min: u32,
     /// The longest TTL the cell grants, in ms.
@@ -136,6 +138,7 @@ impl<'a> HelloReply<'a> {
         out.put_u16(self.protocol);
         out.put_u16(self.node.0);
         out.put(&self.cluster.0);
+        out.put(&self.incarnation.0);
         out.put_u32(self.ttl_ms_min);
         out.put_u32(self.ttl_ms_max);
         out.put_u16(self.leader.0);
@@ -151,6 +154,7 @@ impl<'a> HelloReply<'a> {
             protocol: reader.u16("protocol")?,
             node: NodeId(reader.u16("node")?),
             cluster: ClusterId(reader.random("cluster")?),
+            incarnation: Incarnation(reader.random("incarnation")?),
             ttl_ms_min: reader.u32("ttl_ms_min")?,
             ttl_ms_max: reader.u32("ttl_ms_max")?,
             leader: NodeId(reader.u16("leader")?),

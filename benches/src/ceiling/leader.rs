@@ -18,7 +18,8 @@ use lockstep_wire::peer::{Append, AppendOutcome, EntryRow, PeerMessage};
 use lockstep_wire::reply::{Grant, KeptAlive, Reply};
 use lockstep_wire::request::{Request, kind};
 use lockstep_wire::{
-    CellId, ClusterId, Correlation, FencingToken, LogIndex, NodeId, RequestId, Rows, SessionId, Status, Term,
+    CellId, ClusterId, Correlation, FencingToken, Incarnation, LogIndex, NodeId, RequestId, Rows, SessionId,
+    Status, Term,
 };
 
 use super::disk::Disk;
@@ -211,6 +212,7 @@ impl Leader<'_> {
                 protocol: PROTOCOL.1,
                 node: NodeId(1),
                 cluster: ClusterId([0; 16]),
+                incarnation: Incarnation([0; 16]),
                 ttl_ms_min: TTL_MS_MIN,
                 ttl_ms_max: TTL_MS_MAX,
                 leader: NodeId(1),

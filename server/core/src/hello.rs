@@ -2,12 +2,14 @@
 //! sections 3 and 4.1).
 //!
 //! Invariant: a wrong cluster, node, port or cell is refused with a sentence that names both sides, before
-//! anything else is read. Deliberately absent: the incarnation, which each cell checks against its manifest.
+//! anything else is read; and so is another directory under a member's id, on both ends of a link, because frames say
+//! the id alone. Deliberately absent: which life of its directory a member has; that is the cells' to know.
 
-use lockstep_wire::hello::{Hello, PROTOCOL, Role};
-use lockstep_wire::{CellId, ClusterId, NodeId, Status};
+use lockstep_wire::hello::{Hello, HelloReply, PROTOCOL, Role};
+use lockstep_wire::{CellId, ClusterId, Incarnation, NodeId, Status};
 
 use crate::authorization;
+use crate::cell::Cell;
 
 /// Which port the connection came in on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub enum Welcome {
     Peer {
         /// The node.
         node: NodeId,
+        /// The life of its directory.
+        incarnation: Incarnation,
         /// The shard.
         shard: u16,
     },
@@ -59,8 +63,45 @@ pub fn shard_of(cell: CellId, shards: u16) -> u16 {
     cell.0 % shards
 }
 
-/// Decides whether a connection is welcome.
-pub fn welcome(us: &Identity, port: Port, cell: CellId, hello: &Hello<'_>) -> Result<Welcome, Unwelcome> {
+/// Why none of these cells' members is the node that says it has this life of its directory, if one of them knows
+/// another. Ids are the cluster's: one objection is enough.
+pub fn objection<'c>(
+    cells: impl IntoIterator<Item = &'c Cell>,
+    node: NodeId,
+    incarnation: Incarnation,
+) -> Option<String> {
+    cells.into_iter().find_map(|cell| cell.objection_to(node, incarnation))
+}
+
+/// Decides whether whoever was dialed as `node` is that, and lets us in, as far as these cells know.
+///
+/// # Errors
+/// Why not.
+pub fn recognize<'c>(
+    cells: impl IntoIterator<Item = &'c Cell>,
+    node: NodeId,
+    reply: &HelloReply<'_>,
+) -> Result<(), String> {
+    if reply.status != Status::Ok {
+        return Err(reply.detail.to_owned());
+    }
+    if reply.node != node {
+        return Err(format!("node {} answers there, not node {node}; check the addresses", reply.node));
+    }
+    objection(cells, node, reply.incarnation).map_or(Ok(()), Err)
+}
+
+/// Decides whether a connection is welcome, to a node that serves these cells.
+///
+/// # Errors
+/// Why not, and with which status to say so.
+pub fn welcome<'c>(
+    us: &Identity,
+    cells: impl IntoIterator<Item = &'c Cell>,
+    port: Port,
+    cell: CellId,
+    hello: &Hello<'_>,
+) -> Result<Welcome, Unwelcome> {
     let refuse = |status, detail| Err(Unwelcome { status, detail });
     let (first, last) = PROTOCOL;
     if hello.protocol_min > last || hello.protocol_max < first {
@@ -133,7 +174,12 @@ pub fn welcome(us: &Identity, port: Port, cell: CellId, hello: &Hello<'_>) -> Re
                     ),
                 );
             }
-            Ok(Welcome::Peer { node: peer.node, shard: peer.shard })
+            match objection(cells, peer.node, peer.incarnation) {
+                Some(detail) => refuse(Status::Denied, detail),
+                None => {
+                    Ok(Welcome::Peer { node: peer.node, incarnation: peer.incarnation, shard: peer.shard })
+                }
+            }
         }
     }
 }
@@ -144,6 +190,8 @@ mod tests {
     use lockstep_wire::hello::PeerIdentity;
 
     use super::*;
+
+    const LIFE: Incarnation = Incarnation([1; 16]);
 
     fn us() -> Identity {
         Identity { cluster: ClusterId([7; 16]), node: NodeId(2), cells: 2, shards: 2 }
@@ -161,12 +209,11 @@ mod tests {
     }
 
     fn peer(node: u16, to: u16, shard: u16) -> Role {
-        let incarnation = Incarnation([1; 16]);
-        Role::PeerControl(PeerIdentity { node: NodeId(node), to: NodeId(to), shard, incarnation })
+        Role::PeerControl(PeerIdentity { node: NodeId(node), to: NodeId(to), shard, incarnation: LIFE })
     }
 
     fn status(port: Port, cell: u16, hello: &Hello<'_>) -> Result<Welcome, Status> {
-        welcome(&us(), port, CellId(cell), hello).map_err(|unwelcome| unwelcome.status)
+        welcome(&us(), [], port, CellId(cell), hello).map_err(|unwelcome| unwelcome.status)
     }
 
     #[test]
@@ -175,7 +222,8 @@ mod tests {
         assert_eq!(status(Port::Client, 1, &client), Ok(Welcome::Client(CellId(1))));
         assert_eq!(status(Port::Peer, 1, &client), Err(Status::Denied));
         let member = hello(peer(1, 2, 1));
-        assert_eq!(status(Port::Peer, 0, &member), Ok(Welcome::Peer { node: NodeId(1), shard: 1 }));
+        let welcomed = Welcome::Peer { node: NodeId(1), incarnation: LIFE, shard: 1 };
+        assert_eq!(status(Port::Peer, 0, &member), Ok(welcomed));
         assert_eq!(status(Port::Client, 0, &member), Err(Status::Denied));
     }
 
@@ -195,7 +243,7 @@ mod tests {
         {
             let us = Identity { cells, ..us() };
             let refused =
-                welcome(&us, Port::Client, CellId(2), &hello(Role::Client)).expect_err("no such cell");
+                welcome(&us, [], Port::Client, CellId(2), &hello(Role::Client)).expect_err("no such cell");
             assert!(refused.detail.ends_with(wanted), "{}", refused.detail);
         }
         let mut newer = hello(Role::Client);

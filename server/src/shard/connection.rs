@@ -8,7 +8,7 @@ use lockstep_core::hello::Port;
 use lockstep_core::{ConnectionId, Lane};
 use lockstep_ring::{Ring, Socket, Token};
 use lockstep_wire::frame::Assembler;
-use lockstep_wire::{CellId, NodeId};
+use lockstep_wire::{CellId, Incarnation, NodeId};
 use rustix::net::{Shutdown, shutdown};
 
 /// Bits of an id that say where the connection stands; the rest tell the connections there apart.
@@ -51,10 +51,10 @@ pub(super) enum Stage {
     Greeting { port: Port, bytes: Vec<u8> },
     /// A client of a cell.
     Client { cell: CellId },
-    /// A member that sends to us.
-    Peer { node: NodeId },
-    /// A member that we send to; not before it has welcomed us.
-    Link { node: NodeId, lane: Lane, is_welcome: bool },
+    /// A member that sends to us, and the life of its directory.
+    Peer { node: NodeId, life: Incarnation },
+    /// A member that we send to; not before it has welcomed us and said which life its directory has.
+    Link { node: NodeId, lane: Lane, life: Option<Incarnation> },
     /// Being closed; whatever still comes of it is dropped.
     Closing,
 }
@@ -95,6 +95,19 @@ impl Connections {
         self.len
     }
 
+    /// The other ends that are members, as far as they were let in, and the lives of their directories.
+    pub(super) fn members(&self) -> impl Iterator<Item = (ConnectionId, NodeId, Incarnation)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let (node, life) = match slot.connection.as_ref()?.stage {
+                Stage::Peer { node, life } | Stage::Link { node, life: Some(life), .. } => (node, life),
+                Stage::Link { .. } | Stage::Client { .. } | Stage::Greeting { .. } | Stage::Closing => {
+                    return None;
+                }
+            };
+            Some((Self::id(slot, index), node, life))
+        })
+    }
+
     /// Adds a connection.
     pub(super) fn insert(&mut self, socket: Socket, stage: Stage) -> ConnectionId {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -115,6 +128,10 @@ impl Connections {
             closes_after_send: false,
         });
         self.len += 1;
+        Self::id(&self.slots[index], index)
+    }
+
+    fn id(slot: &Slot, index: usize) -> ConnectionId {
         ConnectionId(slot.generation << INDEX_BITS | index as u64)
     }
 

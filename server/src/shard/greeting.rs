@@ -189,8 +189,7 @@ impl Shard {
         bytes: &[u8],
         rest: &[u8],
     ) -> Result<(), ShardError> {
-        let welcomed = welcome(&self.plan.identity, port, head.cell, hello);
-        let welcomed = match welcomed.and_then(|welcomed| self.hold_against_log(welcomed, hello)) {
+        let welcomed = match welcome(&self.plan.identity, self.cells.values(), port, head.cell, hello) {
             Ok(welcomed) => welcomed,
             Err(Unwelcome { status, detail }) => {
                 self.reporter.unwelcome(&detail);
@@ -210,7 +209,7 @@ impl Shard {
         let Some(connection) = self.connections.get(id) else { return Ok(()) };
         let (stage, group) = match welcomed {
             Welcome::Client(cell) => (Stage::Client { cell }, self.groups.client),
-            Welcome::Peer { node, .. } => (Stage::Peer { node }, self.groups.peer),
+            Welcome::Peer { node, incarnation: life, .. } => (Stage::Peer { node, life }, self.groups.peer),
         };
         connection.stage = stage;
         let socket = connection.socket;
@@ -219,17 +218,6 @@ impl Shard {
         }
         ring.receive_multishot(socket, group, token(id, SocketOp::Receive));
         self.on_bytes(ring, id, rest)
-    }
-
-    /// Whoever speaks for a member must be the one that the cells list: it is what links go to, and where they go.
-    fn hold_against_log(&self, welcomed: Welcome, hello: &Hello<'_>) -> Result<Welcome, Unwelcome> {
-        let (Role::PeerControl(peer) | Role::PeerBulk(peer)) = hello.role else { return Ok(welcomed) };
-        let mut objections =
-            self.cells.values().filter_map(|cell| cell.objection_to(peer.node, peer.incarnation));
-        match objections.next() {
-            Some(detail) => Err(Unwelcome { status: Status::Denied, detail }),
-            None => Ok(welcomed),
-        }
     }
 
     fn answer_hello(&mut self, id: ConnectionId, head: Head, status: Status, detail: &str) {
@@ -241,6 +229,7 @@ impl Shard {
             protocol: PROTOCOL.1,
             node: self.plan.identity.node,
             cluster: self.plan.identity.cluster,
+            incarnation: self.plan.incarnation,
             ttl_ms_min: TTL_MS_MIN,
             ttl_ms_max: TTL_MS_MAX,
             leader,

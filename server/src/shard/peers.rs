@@ -2,11 +2,13 @@
 //!
 //! Invariant: there is a link to every node that one of the cells talks to or that is connected here, and to no other; a
 //! node is looked for at the address that it said itself, at those that the cells know, one after the other, until one
-//! answers in its name. Deliberately absent: who is a member; that is the cells'.
+//! answers in its name and life. Deliberately absent: who is a member; that is the cells'.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use lockstep_core::ConnectionId;
+use lockstep_core::hello::objection;
 use lockstep_ring::Ring;
 use lockstep_wire::NodeId;
 
@@ -23,6 +25,7 @@ impl Shard {
         if !std::mem::take(&mut self.are_links_stale) {
             return Ok(());
         }
+        self.close_strays(ring)?;
         let mut wanted: BTreeMap<NodeId, Vec<SocketAddr>> = BTreeMap::new();
         for (node, address) in self.cells.values().flat_map(|cell| cell.peers()) {
             let addresses = wanted.entry(node).or_default();
@@ -43,6 +46,20 @@ impl Shard {
                 Some(link) => link.set_known(addresses),
                 None => drop(self.links.insert(node, Link::new(node, addresses, self.now))),
             }
+        }
+        Ok(())
+    }
+
+    /// Who was let in before a list came that names another directory is let in no longer.
+    fn close_strays(&mut self, ring: &Ring) -> Result<(), ShardError> {
+        let strays: Vec<(ConnectionId, NodeId, String)> = self
+            .connections
+            .members()
+            .filter_map(|(id, node, life)| Some((id, node, objection(self.cells.values(), node, life)?)))
+            .collect();
+        for (id, node, detail) in strays {
+            self.reporter.not_welcome(node, &detail);
+            self.close_connection(ring, id, false)?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Invariant: bytes that are no frame of this connection close it, leave one rate-limited line, and
 //! disturb nothing else. Deliberately absent: what a message means.
 
+use lockstep_core::hello::recognize;
 use lockstep_core::{ConnectionId, Input, Lane};
 use lockstep_ring::net::outgoing;
 use lockstep_ring::{Completion, Ring};
@@ -10,7 +11,7 @@ use lockstep_wire::frame::Frame;
 use lockstep_wire::hello::HelloReply;
 use lockstep_wire::peer::{PeerMessage, decode_beats, kind as peer_kind};
 use lockstep_wire::request::{Request, kind};
-use lockstep_wire::{CellId, NodeId, Status};
+use lockstep_wire::{CellId, NodeId};
 
 use super::connection::{SocketOp, Stage, parse, token};
 use super::greeting::is_refusal;
@@ -82,8 +83,8 @@ impl Shard {
         let socket = connection.socket;
         let speaker = match connection.stage {
             Stage::Client { cell } => Speaker::Client(cell),
-            Stage::Peer { node } => Speaker::Peer(node),
-            Stage::Link { node, lane, is_welcome } => Speaker::Link { node, lane, is_welcome },
+            Stage::Peer { node, .. } => Speaker::Peer(node),
+            Stage::Link { node, lane, life } => Speaker::Link { node, lane, is_welcome: life.is_some() },
             Stage::Greeting { .. } => return self.on_greeting(ring, id, bytes),
             Stage::Closing => return Ok(()),
         };
@@ -172,7 +173,7 @@ impl Shard {
         let (client, link, peer) = match connection.stage {
             Stage::Client { cell } => (Some(cell), None, None),
             Stage::Link { node, .. } => (None, Some(node), None),
-            Stage::Peer { node } => (None, None, Some(node)),
+            Stage::Peer { node, .. } => (None, None, Some(node)),
             Stage::Greeting { .. } | Stage::Closing => (None, None, None),
         };
         self.connections.close(ring, id, after_send);
@@ -227,7 +228,7 @@ impl Shard {
                 }
             };
             let socket = ring.adopt_socket(fd);
-            let id = self.connections.insert(socket, Stage::Link { node, lane, is_welcome: false });
+            let id = self.connections.insert(socket, Stage::Link { node, lane, life: None });
             *link.wire(lane) = Wire::Dialing(id);
             link.on_dialed(self.now);
             ring.connect(socket, address, token(id, SocketOp::Connect));
@@ -253,7 +254,7 @@ impl Shard {
         }
     }
 
-    /// The first and only frame that comes back on a link: whether we are welcome.
+    /// The first and only frame that comes back on a link: whether we are welcome, and by whom.
     fn on_welcome(
         &mut self,
         ring: &Ring,
@@ -266,14 +267,19 @@ impl Shard {
             kind if kind == (kind::HELLO | kind::REPLY) => HelloReply::decode(frame.body).ok(),
             _ => None,
         };
-        let is_welcome = reply.is_some_and(|reply| reply.status == Status::Ok && reply.node == node);
-        if !is_welcome {
-            let detail = reply.map_or("what answers there is not a Lockstep member", |reply| reply.detail);
-            self.reporter.not_welcome(node, detail);
-            return self.break_link(ring, node, false);
-        }
+        let recognized = match reply {
+            Some(reply) => recognize(self.cells.values(), node, &reply).map(|()| reply.incarnation),
+            None => Err("what answers there is not a Lockstep member".to_owned()),
+        };
+        let life = match recognized {
+            Ok(life) => life,
+            Err(detail) => {
+                self.reporter.not_welcome(node, &detail);
+                return self.break_link(ring, node, false);
+            }
+        };
         if let Some(connection) = self.connections.get(id) {
-            connection.stage = Stage::Link { node, lane, is_welcome: true };
+            connection.stage = Stage::Link { node, lane, life: Some(life) };
         }
         let Some(link) = self.links.get_mut(&node) else { return Ok(()) };
         *link.wire(lane) = Wire::Up(id);

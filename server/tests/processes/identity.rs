@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_wire::CellId;
 use lockstep_wire::request::Request;
+use lockstep_wire::{CellId, Incarnation, MemberChange, NodeId, Status};
 
 use crate::cluster::{Cluster, Place, SEGMENT_MIB, config, free_port};
 use crate::connection::{Connection, leader};
@@ -34,7 +34,7 @@ fn nobody_leads(cluster: &Cluster, nodes: &[usize], how_long: Duration) {
             if let Ok(mut connection) = Connection::open(cluster.places[*at].client, CELL) {
                 let answer = connection.call(&Request::GetLock { name: "/ls/identity/x" });
                 let status = answer.expect("a node answers").reply().status();
-                assert_ne!(status, lockstep_wire::Status::Ok, "node {} has answered a read", at + 1);
+                assert_ne!(status, Status::Ok, "node {} has answered a read", at + 1);
             }
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -79,6 +79,76 @@ fn a_stray_process_under_a_members_id_takes_nothing_from_it() {
     let after = cluster.known(healthy, CELL).expect("it answers");
     assert_eq!((after.role.as_str(), after.term), ("follower", before.term), "it was disturbed");
     cluster.agree(CELL);
+}
+
+/// A member was moved without a word, and a stray answers under its id where it was.
+#[test]
+fn a_node_that_looks_for_a_member_does_not_take_a_stray_for_it() {
+    let mut cluster = Cluster::start(3);
+    let mut worker = some_grants(&cluster, 5);
+    let third = cluster.leader(CELL);
+    let (moved, again) = ((third + 1) % 3, (third + 2) % 3);
+    cluster.kill(moved);
+    cluster.kill(again);
+    let stray = Place {
+        data: cluster.directory.path().join("stray"),
+        config: cluster.directory.path().join("stray.toml"),
+        client: free_port(),
+        ..cluster.places[moved].clone()
+    };
+    format(&stray.data, stray.id, Some(&cluster.id), cluster.shards, SEGMENT_MIB);
+    let mut places = cluster.places.clone();
+    places[moved] = stray.clone();
+    std::fs::write(&stray.config, config(&stray, &places, "")).expect("a file can be written");
+    let _stray = Process::start(["serve", "--config", &stray.config.display().to_string()]);
+    until("the stray serves", PATIENCE, || Connection::open(stray.client, CELL).ok());
+    cluster.start_node(again);
+    until("the stray is not taken for the member", PATIENCE, || {
+        cluster.process(again).complained().contains("another directory than the member's").then_some(())
+    });
+    cluster.places[moved].peer = free_port();
+    let place = &cluster.places[moved];
+    std::fs::write(&place.config, config(place, &cluster.places, "")).expect("a file can be written");
+    cluster.start_node(moved);
+    // The two are a majority only if each of them finds the other.
+    cluster.kill(third);
+    until("the two agree on a leader", PATIENCE, || cluster.leader_among(&[moved, again], CELL));
+    let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
+    worker.begin(&mut connection).expect("the session is attached");
+    worker.one(&mut connection).expect("the cell grants");
+}
+
+/// A node that waits to be added is connected already when another directory is added under its id.
+#[test]
+fn a_node_whose_id_is_given_to_another_directory_is_let_in_no_longer() {
+    let mut cluster = Cluster::start(3);
+    let stray = Place {
+        id: 4,
+        data: cluster.directory.path().join("stray"),
+        config: cluster.directory.path().join("stray.toml"),
+        client: free_port(),
+        peer: free_port(),
+    };
+    format(&stray.data, stray.id, Some(&cluster.id), cluster.shards, SEGMENT_MIB);
+    let mut places = cluster.places.clone();
+    places.push(stray.clone());
+    std::fs::write(&stray.config, config(&stray, &places, "join = true")).expect("a file can be written");
+    let strayed = Process::start(["serve", "--config", &stray.config.display().to_string()]);
+    until("the node has met the cell", PATIENCE, || {
+        strayed.complained().contains("the cell is born").then_some(())
+    });
+    let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
+    let add = MemberChange::AddLearner {
+        node: NodeId(4),
+        incarnation: Incarnation([99; 16]),
+        peer_address: "127.0.0.1:1",
+        client_address: "127.0.0.1:2",
+    };
+    let answer = connection.call(&Request::ChangeMembers(add)).expect("the leader answers");
+    assert_eq!(answer.reply().status(), Status::Ok);
+    until("the node is told that it is not the member", PATIENCE, || {
+        strayed.complained().contains("another directory than the member's").then_some(())
+    });
 }
 
 #[test]

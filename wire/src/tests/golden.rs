@@ -56,6 +56,7 @@ fn hellos() -> Vec<(&'static str, Message<'static>)> {
         protocol: 1,
         node: NodeId(2),
         cluster: CLUSTER,
+        incarnation: identity.incarnation,
         ttl_ms_min: 1_000,
         ttl_ms_max: 60_000,
         leader: NodeId(1),

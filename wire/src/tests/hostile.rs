@@ -223,6 +223,7 @@ fn words_for_people_are_cut_to_what_the_other_side_reads() {
         protocol: 1,
         node: NodeId(1),
         cluster: ClusterId::default(),
+        incarnation: Incarnation::default(),
         ttl_ms_min: 0,
         ttl_ms_max: 0,
         leader: NodeId(0),

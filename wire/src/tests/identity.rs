@@ -110,13 +110,15 @@ fn hello() -> impl Strategy<Value = Hello<'static>> {
 fn hello_reply() -> impl Strategy<Value = HelloReply<'static>> {
     let leader = (node(), text(ADDRESS_BYTES_MAX));
     let ttls = (any::<u32>(), any::<u32>());
-    (status(), text(DETAIL_BYTES_MAX), any::<u16>(), node(), cluster(), ttls, leader).prop_map(
-        |(status, detail, protocol, node, cluster, ttls, leader)| HelloReply {
+    let who = (node(), cluster(), incarnation());
+    (status(), text(DETAIL_BYTES_MAX), any::<u16>(), who, ttls, leader).prop_map(
+        |(status, detail, protocol, (node, cluster, incarnation), ttls, leader)| HelloReply {
             status,
             detail,
             protocol,
             node,
             cluster,
+            incarnation,
             ttl_ms_min: ttls.0,
             ttl_ms_max: ttls.1,
             leader: leader.0,

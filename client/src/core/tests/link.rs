@@ -302,6 +302,7 @@ fn another_cluster_on_a_known_address_is_not_talked_to() {
             protocol: 1,
             node: lockstep_wire::NodeId(1),
             cluster: crate::fake::CLUSTER,
+            incarnation: lockstep_wire::Incarnation::default(),
             ttl_ms_min: 0,
             ttl_ms_max: 0,
             leader: lockstep_wire::NodeId(1),

@@ -5,6 +5,7 @@
 mod admission;
 mod asking;
 mod backup;
+mod door;
 mod expiry;
 mod failover;
 mod handover;

@@ -261,8 +261,9 @@ impl Raft {
     /// Why whoever says that it is this node, with this life of its directory, is not the one that the cell knows: for
     /// certain, because what a list that may be taken back says of a learner keeps nobody out.
     pub fn objection_to(&self, node: NodeId, incarnation: Incarnation) -> Option<PeerRefusal> {
-        let is_other = self.certain_life(node).is_some_and(|life| life != incarnation);
-        if !is_other || mutant::is(Mutant::WipedNodeVotes) {
+        // Before the manifest nobody's life is known, though lists have blank ones.
+        let known = self.certain_life(node).filter(|_| self.birth.is_decided());
+        if known.is_none_or(|life| life == incarnation) || mutant::is(Mutant::WipedNodeVotes) {
             return None;
         }
         let is_surely_unborn = self.is_lowest() && !self.birth.is_born_appended;

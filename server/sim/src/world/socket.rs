@@ -13,10 +13,11 @@ use lockstep_wire::hello::{Hello, HelloReply, PROTOCOL, PeerIdentity, Role};
 use lockstep_wire::limit::{CLIENT_FRAME_BYTES_MAX, PEER_FRAME_BYTES_MAX, TTL_MS_MAX, TTL_MS_MIN};
 use lockstep_wire::peer::{Beat, PeerMessage, decode_beats, encode_beats, kind as peer_kind};
 use lockstep_wire::request::{Request, kind};
-use lockstep_wire::{CellId, Correlation, NodeId, Status};
+use lockstep_wire::{CellId, Correlation, Incarnation, NodeId, Status};
 
 use super::network::{Door, End, Site, WireId};
 use super::process::{Process, Surroundings};
+use crate::mark::Mark;
 
 /// The first and the longest pause between two attempts, and the longest attempt.
 const RETRY_MIN: Span = Span::from_ms(20);
@@ -28,8 +29,9 @@ const ATTEMPT_MAX: Span = Span::from_ms(2_000);
 enum Stage {
     Greeting(Door),
     Client(CellId),
-    Peer(NodeId),
-    Link(NodeId, Lane),
+    Peer(NodeId, Incarnation),
+    /// The life of who has answered.
+    Link(NodeId, Lane, Option<Incarnation>),
 }
 
 /// One connection of a process.
@@ -151,10 +153,12 @@ impl Process {
         if !std::mem::take(&mut self.are_links_stale) {
             return;
         }
+        self.close_strays(around);
         let wanted: BTreeSet<NodeId> =
             self.cells.values().flat_map(|cell| cell.peers().map(|(node, _)| node)).collect();
         let is_connected = |node: &NodeId| {
-            self.connections.values().any(|connection| connection.stage == Stage::Peer(*node))
+            let is_its = |stage| matches!(stage, Stage::Peer(connected, _) if connected == *node);
+            self.connections.values().any(|connection| is_its(connection.stage))
         };
         let gone: Vec<NodeId> =
             self.links.keys().filter(|node| !wanted.contains(node) && !is_connected(node)).copied().collect();
@@ -165,6 +169,39 @@ impl Process {
         for node in wanted {
             self.links.entry(node).or_insert_with(|| Link::new(self.now));
         }
+    }
+
+    /// Who was let in before a list came that names another directory is let in no longer.
+    fn close_strays(&mut self, around: &mut Surroundings<'_>) {
+        let life_of = |stage| match stage {
+            Stage::Peer(node, life) | Stage::Link(node, _, Some(life)) => Some((node, life)),
+            Stage::Link(_, _, None) | Stage::Client(_) | Stage::Greeting(_) => None,
+        };
+        let strays: Vec<(WireId, String)> = self
+            .connections
+            .iter()
+            .filter_map(|(wire, connection)| {
+                let (node, life) = life_of(connection.stage)?;
+                Some((*wire, hello::objection(self.cells.values(), node, life)?))
+            })
+            .collect();
+        for (wire, detail) in strays {
+            self.note_unwelcome(&detail, around);
+            self.on_wire_closed(wire, around);
+        }
+    }
+
+    /// What the operator reads of a connection that is not to be.
+    fn note_unwelcome(&self, detail: &str, around: &mut Surroundings<'_>) {
+        if detail.contains("formatted again") {
+            around.judges.set(Mark::MemberReplaced);
+        }
+        let node = self.identity.node;
+        let now = around.fabric.now();
+        around
+            .fabric
+            .trace
+            .note(now, &[26, u64::from(node.0)], || format!("node {node}: no connection: {detail}"));
     }
 
     /// Dials the links whose time has come, and gives up attempts that take too long.
@@ -190,7 +227,7 @@ impl Process {
         for lane in [Lane::Control, Lane::Bulk] {
             let wire = around.fabric.dial(Site::Node(self.place), to, Door::Peer);
             let connection = Connection {
-                stage: Stage::Link(node, lane),
+                stage: Stage::Link(node, lane, None),
                 end: End::Dialer,
                 assembler: Assembler::default(),
                 out: Vec::new(),
@@ -204,7 +241,7 @@ impl Process {
     }
 
     pub(super) fn on_connected(&mut self, wire: WireId) {
-        let Some(Stage::Link(node, lane)) = self.connections.get(&wire).map(|connection| connection.stage)
+        let Some(Stage::Link(node, lane, _)) = self.connections.get(&wire).map(|connection| connection.stage)
         else {
             return;
         };
@@ -228,7 +265,7 @@ impl Process {
     }
 
     pub(super) fn on_dial_failed(&mut self, wire: WireId, is_refused: bool, around: &mut Surroundings<'_>) {
-        if let Some(Stage::Link(node, _)) = self.connections.get(&wire).map(|connection| connection.stage) {
+        if let Some(Stage::Link(node, ..)) = self.connections.get(&wire).map(|connection| connection.stage) {
             self.break_link(node, is_refused, around);
         }
     }
@@ -241,8 +278,8 @@ impl Process {
             Stage::Client(cell) => {
                 self.step(cell, Input::Disconnected { connection: ConnectionId(wire.0) }, around);
             }
-            Stage::Link(node, _) => self.break_link(node, false, around),
-            Stage::Peer(_) => self.are_links_stale = true,
+            Stage::Link(node, ..) => self.break_link(node, false, around),
+            Stage::Peer(..) => self.are_links_stale = true,
             Stage::Greeting(_) => {}
         }
     }
@@ -279,7 +316,7 @@ impl Process {
             let stage = connection.stage;
             let limit = match stage {
                 Stage::Greeting(_) | Stage::Client(_) => CLIENT_FRAME_BYTES_MAX,
-                Stage::Peer(_) | Stage::Link(..) => PEER_FRAME_BYTES_MAX,
+                Stage::Peer(..) | Stage::Link(..) => PEER_FRAME_BYTES_MAX,
             };
             let mut assembler = std::mem::take(&mut connection.assembler);
             let is_more = match assembler.next(&mut rest, limit) {
@@ -318,8 +355,8 @@ impl Process {
                 }
                 self.step(cell, input, around);
             }
-            Stage::Peer(from) => self.on_peer_frame(from, frame, around),
-            Stage::Link(node, lane) => self.on_welcome(wire, node, lane, frame, around),
+            Stage::Peer(from, _) => self.on_peer_frame(from, frame, around),
+            Stage::Link(node, lane, _) => self.on_welcome(wire, node, lane, frame, around),
         }
     }
 
@@ -329,7 +366,7 @@ impl Process {
             Door::Peer => Port::Peer,
         };
         let hello = Hello::decode(frame.body).expect("a Hello of the real parts is one");
-        let welcome = hello::welcome(&self.identity, port, frame.head.cell, &hello);
+        let welcome = hello::welcome(&self.identity, self.cells.values(), port, frame.head.cell, &hello);
         let (status, detail) = match &welcome {
             Ok(_) => (Status::Ok, ""),
             Err(unwelcome) => (unwelcome.status, unwelcome.detail.as_str()),
@@ -342,6 +379,7 @@ impl Process {
             protocol: PROTOCOL.1,
             node: self.identity.node,
             cluster: self.identity.cluster,
+            incarnation: self.incarnation,
             ttl_ms_min: TTL_MS_MIN,
             ttl_ms_max: TTL_MS_MAX,
             leader,
@@ -359,11 +397,12 @@ impl Process {
                 if let Some(connection) = self.connections.get_mut(&wire) {
                     connection.stage = match welcome {
                         Welcome::Client(cell) => Stage::Client(cell),
-                        Welcome::Peer { node, .. } => Stage::Peer(node),
+                        Welcome::Peer { node, incarnation, .. } => Stage::Peer(node, incarnation),
                     };
                 }
             }
-            Err(_) => {
+            Err(unwelcome) => {
+                self.note_unwelcome(&unwelcome.detail, around);
                 self.flush(around);
                 self.on_wire_closed(wire, around);
             }
@@ -391,8 +430,12 @@ impl Process {
         around: &mut Surroundings<'_>,
     ) {
         let reply = HelloReply::decode(frame.body).expect("a welcome of the real parts is one");
-        if reply.status != Status::Ok || reply.node != node {
+        if let Err(detail) = hello::recognize(self.cells.values(), node, &reply) {
+            self.note_unwelcome(&detail, around);
             return self.break_link(node, false, around);
+        }
+        if let Some(connection) = self.connections.get_mut(&wire) {
+            connection.stage = Stage::Link(node, lane, Some(reply.incarnation));
         }
         let Some(link) = self.links.get_mut(&node) else { return };
         link.set(lane, LinkWire::Up(wire));
