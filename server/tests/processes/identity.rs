@@ -121,7 +121,7 @@ fn a_node_that_looks_for_a_member_does_not_take_a_stray_for_it() {
 /// A node that waits to be added is connected already when another directory is added under its id.
 #[test]
 fn a_node_whose_id_is_given_to_another_directory_is_let_in_no_longer() {
-    let mut cluster = Cluster::start(3);
+    let cluster = Cluster::start(3);
     let stray = Place {
         id: 4,
         data: cluster.directory.path().join("stray"),
