@@ -5,7 +5,7 @@
 //! parts, which are the table's.
 
 use super::Cell;
-use crate::table::Table;
+use crate::table::{Table, TableLoader};
 use crate::time::{Span, Time};
 
 /// Between two parts.
@@ -15,6 +15,7 @@ const PAUSE: Span = Span::from_ms(2);
 #[derive(Debug, Default)]
 pub(super) struct Remains {
     tables: Vec<Table>,
+    loaders: Vec<TableLoader>,
     freed_at: Time,
 }
 
@@ -24,9 +25,14 @@ impl Remains {
         self.tables.push(table);
     }
 
+    /// What this loader has loaded is not gone on with.
+    pub(super) fn add_loader(&mut self, loader: TableLoader) {
+        self.loaders.push(loader);
+    }
+
     #[cfg(test)]
-    pub(super) fn tables_len(&self) -> usize {
-        self.tables.len()
+    pub(super) fn len(&self) -> usize {
+        self.tables.len() + self.loaders.len()
     }
 }
 
@@ -37,18 +43,24 @@ impl Cell {
             return;
         }
         self.remains.freed_at = now;
+        let Remains { tables, loaders, .. } = &mut self.remains;
         if self.table.has_remains() {
             self.table.free_some();
-        } else if let Some(table) = self.remains.tables.last_mut()
-            && !table.free_part()
+        } else if let Some(table) = tables.last_mut() {
+            if !table.free_part() {
+                tables.pop();
+            }
+        } else if let Some(loader) = loaders.last_mut()
+            && !loader.free_part()
         {
-            self.remains.tables.pop();
+            loaders.pop();
         }
     }
 
     /// When the next part is to be freed.
     pub(super) fn remains_deadline(&self) -> Time {
-        let is_left = self.table.has_remains() || !self.remains.tables.is_empty();
-        if is_left { self.remains.freed_at + PAUSE } else { Time::NEVER }
+        let Remains { tables, loaders, freed_at } = &self.remains;
+        let is_left = self.table.has_remains() || !tables.is_empty() || !loaders.is_empty();
+        if is_left { *freed_at + PAUSE } else { Time::NEVER }
     }
 }

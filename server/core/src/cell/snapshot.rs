@@ -199,11 +199,8 @@ impl Cell {
     /// Tells whether a snapshot was being received.
     fn stop_receiving(&mut self) -> bool {
         let Some(Receiving { loader, table, .. }) = self.snapshots.receiving.take() else { return false };
-        loader
-            .map(TableLoader::into_table)
-            .into_iter()
-            .chain(table)
-            .for_each(|table| self.remains.add(table));
+        table.into_iter().for_each(|table| self.remains.add(table));
+        loader.into_iter().for_each(|loader| self.remains.add_loader(loader));
         true
     }
 

@@ -5,7 +5,7 @@
 use super::cell::Table;
 
 /// Sessions in each of the indexes, marks, and nodes of names, that go with one part.
-const ROWS: usize = 1_024;
+pub(super) const ROWS: usize = 1_024;
 const NODES: usize = 32;
 
 impl Table {

@@ -132,10 +132,10 @@ fn the_table_that_an_install_replaces_is_freed_bit_by_bit_beside_other_work() {
     leave_behind(&mut scene, 20);
     let Scene { mut rig, leader, follower, client, session, .. } = scene;
     rig.start(follower);
-    rig.advance_until(5_000, |rig| rig.cell(follower).remains.tables_len() > 0);
+    rig.advance_until(5_000, |rig| rig.cell(follower).remains.len() > 0);
     assert!(rig.cell(follower).deadline() < Time::NEVER);
     rig.ask(client, acquire(session, 2, &["/ls/a/meanwhile"], 0));
-    rig.advance_until(5_000, |rig| rig.cell(follower).remains.tables_len() == 0);
+    rig.advance_until(5_000, |rig| rig.cell(follower).remains.len() == 0);
     assert_eq!(rig.told(client).len(), 1, "commits go on");
     rig.advance_until(5_000, |rig| digest(rig, follower) == digest(rig, leader));
 }

@@ -18,6 +18,7 @@ use super::SnapshotError;
 use super::item::{Acquired, Header, HoldHead, LENGTH_BYTES, LockHead, WaitItem, read_members, read_session};
 use crate::table::cell::{Candidate, Table};
 use crate::table::digest;
+use crate::table::freeing::ROWS;
 use crate::table::limits::Limits;
 use crate::table::lookahead::touch_session;
 use crate::table::record::{LockSlot, Session, SessionSlot};
@@ -121,9 +122,19 @@ impl TableLoader {
         Ok(std::mem::replace(&mut self.table, nothing))
     }
 
-    /// What has been loaded so far, to be freed.
-    pub fn into_table(self) -> Table {
-        self.table
+    /// Frees a part of what has been loaded, when nothing is wanted of it any more; tells whether something is left. What
+    /// is left can be freed, and nothing else.
+    pub fn free_part(&mut self) -> bool {
+        let mut is_left = self.table.free_part();
+        for _ in 0..ROWS {
+            is_left |= self.ended.pop_first().is_some();
+        }
+        is_left
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ended_len(&self) -> usize {
+        self.ended.len()
     }
 
     /// Lets so many of the ended sessions, all of which have come, join the reap queue.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 use lockstep_wire::entry::Command;
 use lockstep_wire::peer::MemberIncarnation;
+use lockstep_wire::reply::EndReason;
 use lockstep_wire::request::{Acquire, Mode, Mutation};
 use lockstep_wire::{
     DecodeError, Epoch, FencingToken, Incarnation, LogIndex, NodeId, Nonce, Owner, RequestId, Rows, SessionId,
@@ -35,7 +36,11 @@ fn load(limits: Limits, bytes: &[u8]) -> Result<Table, SnapshotError> {
 
 /// A table with so many sessions, each of which holds one lock.
 fn holding(sessions: u64) -> Table {
-    let mut table = Table::new(Epoch(0), Limits::default());
+    holding_under(Limits::default(), sessions)
+}
+
+fn holding_under(limits: Limits, sessions: u64) -> Table {
+    let mut table = Table::new(Epoch(0), limits);
     for number in 1..=sessions {
         let nonce = Nonce(u128::from(number).to_le_bytes());
         let open = Command::OpenSession { client_id: "c", ttl_ms: 9_000, nonce };
@@ -91,6 +96,27 @@ fn a_table_that_was_replaced_is_freed_in_small_parts() {
     let parts = parts(|| table.free_part());
     assert!(parts > 5_000 / 1_024, "{parts} parts");
     assert_eq!(table.locks_from("").count(), 0);
+}
+
+#[test]
+fn what_was_loaded_of_a_snapshot_that_never_came_to_its_end_is_freed_in_small_parts() {
+    // An entry takes little away, so that most of those that have ended are left.
+    let mut table = holding_under(few(), 5_000);
+    let sessions: Vec<SessionId> = (1..=5_000).map(|number| SessionId(2 * number - 1)).collect();
+    for (batch, index) in sessions.chunks(1_000).zip(10_001..) {
+        let end = Command::EndSessions { reason: EndReason::Expired, sessions: Rows::Slice(batch) };
+        table.apply(LogIndex(index), &end, &mut Vec::new());
+    }
+    let bytes = snapshot(&mut table);
+    let mut loader = TableLoader::new(few());
+    loader.push(&bytes[..bytes.len() / 2]).unwrap();
+    let mut ended_len = loader.ended_len();
+    assert!(ended_len > 2 * 1_024, "{ended_len} sessions that ended");
+    while loader.free_part() {
+        assert!(ended_len - loader.ended_len() <= 1_024);
+        ended_len = loader.ended_len();
+    }
+    assert_eq!(loader.ended_len(), 0);
 }
 
 #[test]
