@@ -318,8 +318,7 @@ impl TableLoader {
     }
 
     fn find_session(&self, id: SessionId) -> Option<SessionSlot> {
-        let at = self.sessions.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-        Some(self.sessions[at].1)
+        place_of(&self.sessions, id).map(|at| self.sessions[at].1)
     }
 
     /// Asks for the sessions of the next holds and waits, which are anywhere in memory, before they are needed one by one.
@@ -366,6 +365,29 @@ impl TableLoader {
     }
 }
 
+/// Where a session is. Looks first where it would be if those in between had been opened at an even pace, then ever further
+/// from there: halving all of a long list waits for memory at each step.
+fn place_of(sessions: &[(SessionId, SessionSlot)], id: SessionId) -> Option<usize> {
+    let (first, last) = (sessions.first()?.0, sessions.last()?.0);
+    if id < first || last < id {
+        return None;
+    }
+    let (above, range) = (u128::from(id.0 - first.0), u128::from(last.0 - first.0));
+    let guess = above * (sessions.len() as u128 - 1) / range.max(1);
+    let guess = usize::try_from(guess).expect("it is a place in the list");
+    // What is at `low` is at most what is looked for, and what is at `high` is above it.
+    let (mut low, mut high, mut step) = (guess, guess + 1, 1);
+    while sessions[low].0 > id {
+        (low, high) = (low.saturating_sub(step), low);
+        step *= 2;
+    }
+    while sessions.get(high).is_some_and(|(other, _)| *other <= id) {
+        (low, high) = (high, (high + step).min(sessions.len()));
+        step *= 2;
+    }
+    sessions[low..high].binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| low + at)
+}
+
 fn check(is_so: bool, field: &'static str) -> Loaded<()> {
     if is_so { Ok(()) } else { Err(SnapshotError::Contradiction(field)) }
 }
@@ -390,4 +412,30 @@ fn wanted_bytes(bytes: &[u8]) -> usize {
 fn split_item(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (item, rest) = bytes.split_at_checked(wanted_bytes(bytes))?;
     Some((&item[LENGTH_BYTES..], rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::slab::Slot;
+
+    #[test]
+    fn a_session_is_found_however_unevenly_they_were_opened() {
+        let even = |number: u64| 7 + number;
+        let ever_faster = |number: u64| number * number * number;
+        let in_two_crowds = |number: u64| if number < 90 { number } else { u64::MAX - 100 + number };
+        let alone_behind_a_crowd = |number: u64| if number < 99 { number } else { u64::MAX };
+        let paces: [&dyn Fn(u64) -> u64; 4] = [&even, &ever_faster, &in_two_crowds, &alone_behind_a_crowd];
+        for pace in paces {
+            for len in [0, 1, 2, 3, 100] {
+                let ids: Vec<SessionId> = (0..len).map(|number| SessionId(pace(number))).collect();
+                let sessions: Vec<_> = ids.iter().map(|id| (*id, SessionSlot::new(0))).collect();
+                let around = |id: &SessionId| [id.0.saturating_sub(1), id.0, id.0.saturating_add(1)];
+                let asked = ids.iter().flat_map(around).chain([0, 1 << 40, u64::MAX]).map(SessionId);
+                for id in asked {
+                    assert_eq!(place_of(&sessions, id), ids.binary_search(&id).ok(), "{id} of {ids:?}");
+                }
+            }
+        }
+    }
 }
