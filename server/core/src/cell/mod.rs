@@ -270,6 +270,8 @@ impl Cell {
             Input::Drained(drain) => self.on_drained(drain, now, fx),
             Input::Durable(append) => self.raft.on_durable(append, now, fx),
             Input::LogRead(read) => self.raft.on_log_read(&read, now, fx),
+            // While much is applied each change would be copied first, for a state that is old at once. It is said again.
+            Input::SnapshotDue if self.raft.has_more_to_apply() => {}
             Input::SnapshotDue => self.take_snapshot(now, fx),
             Input::SnapshotStaged { snapshot, piece } => self.on_snapshot_staged(snapshot, piece, fx),
             Input::SnapshotStored { snapshot } => self.on_snapshot_stored(snapshot, now, fx),

@@ -74,3 +74,23 @@ fn a_read_waits_until_everything_is_applied_that_was_committed_when_its_round_wa
     assert_eq!(rig.told(reader), [format!("OK held by: {session}, waiting:")]);
     assert_eq!(rig.told(connection).len(), 51, "the beat and the grants");
 }
+
+#[test]
+fn a_snapshot_waits_until_all_that_is_committed_is_applied() {
+    let (mut rig, _, _) = with_uncommitted(1, 20);
+    rig.release_disk(1);
+    let committed = rig.cell(1).raft().committed();
+    let mut turns = 0;
+    while rig.cell(1).raft().has_more_to_apply() {
+        rig.step(1, Input::SnapshotDue);
+        rig.step(1, Input::EndOfTurn);
+        turns += 1;
+        assert!(turns <= 40, "it never ends");
+    }
+    assert!(turns >= 10, "{turns} turns");
+    rig.advance(1_000);
+    assert!(rig.snapshots(1).is_empty(), "one was begun in between");
+    rig.step(1, Input::SnapshotDue);
+    rig.advance(1_000);
+    assert_eq!(rig.snapshots(1).iter().map(|snapshot| snapshot.index).collect::<Vec<_>>(), [committed]);
+}
