@@ -129,6 +129,8 @@ pub struct Cell {
     outcomes: Outcomes,
     /// What may still be applied in this turn.
     apply_left: usize,
+    /// The last entry that the log had at the start.
+    replay_through: LogIndex,
     /// What the entries through this one need has been asked for.
     looked_ahead_through: LogIndex,
     /// The sessions that the entry that is being applied ends, in its order.
@@ -224,6 +226,7 @@ impl Cell {
             restore.restored,
             now,
         );
+        let replay_through = raft.last_index();
         let table = restore.table.unwrap_or_else(|| Table::new(config.epoch, config.limits));
         Cell {
             apply_left: config.apply_per_turn,
@@ -239,6 +242,7 @@ impl Cell {
             digests: DigestBook::default(),
             handover: None,
             outcomes: Outcomes::new(),
+            replay_through,
             looked_ahead_through: LogIndex(0),
             ending: VecDeque::new(),
             snapshots: Snapshots::default(),
@@ -270,8 +274,8 @@ impl Cell {
             Input::Drained(drain) => self.on_drained(drain, now, fx),
             Input::Durable(append) => self.raft.on_durable(append, now, fx),
             Input::LogRead(read) => self.raft.on_log_read(&read, now, fx),
-            // While much is applied each change would be copied first, for a state that is old at once. It is said again.
-            Input::SnapshotDue if self.raft.has_more_to_apply() => {}
+            // Each change would be copied first, for a state that is old at once. It is said again.
+            Input::SnapshotDue if self.is_replaying() => {}
             Input::SnapshotDue => self.take_snapshot(now, fx),
             Input::SnapshotStaged { snapshot, piece } => self.on_snapshot_staged(snapshot, piece, fx),
             Input::SnapshotStored { snapshot } => self.on_snapshot_stored(snapshot, now, fx),
@@ -310,6 +314,11 @@ impl Cell {
         }
         let core = self.raft.deadline().min(self.office_deadline()).min(self.handover_deadline());
         core.min(self.remains_deadline())
+    }
+
+    /// Whether entries of the log as the start found it are about to be applied.
+    fn is_replaying(&self) -> bool {
+        self.table.applied() < self.replay_through && self.raft.has_more_to_apply()
     }
 
     /// The leader that this replica knows, 0 for none, and where it serves clients.
