@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use lockstep_benches::table::{Bench, Client, Hold, filling};
+use lockstep_core::SNAPSHOT_SLICE_BYTES;
 use lockstep_core::table::{Answer, Table, TableLoader};
 
 const SESSIONS: u64 = 200_000;
 const LOCKS_EACH: u64 = 5;
-const SLICE_BYTES: usize = 128 * 1024;
 
 /// The next client releases a lock that it has held since the table was filled, and takes it again: two entries, which
 /// change a session and a lock that no entry before changed.
@@ -32,7 +32,7 @@ fn write_all(table: &mut Table) -> (Vec<u8>, Duration) {
     loop {
         let begun = Instant::now();
         slice.clear();
-        let is_end = table.write_snapshot(&mut slice, SLICE_BYTES);
+        let is_end = table.write_snapshot(&mut slice, SNAPSHOT_SLICE_BYTES);
         slowest = slowest.max(begun.elapsed());
         bytes.extend_from_slice(&slice);
         if is_end {
@@ -53,14 +53,14 @@ fn bench_snapshot(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("snapshot");
 
     let mut slice = Vec::new();
-    group.throughput(Throughput::Bytes(SLICE_BYTES as u64));
+    group.throughput(Throughput::Bytes(SNAPSHOT_SLICE_BYTES as u64));
     group.bench_function("slice", |bencher| {
         bencher.iter(|| {
             if !bench.table.is_snapshot_under_way() {
                 bench.table.begin_snapshot();
             }
             slice.clear();
-            black_box(bench.table.write_snapshot(&mut slice, SLICE_BYTES))
+            black_box(bench.table.write_snapshot(&mut slice, SNAPSHOT_SLICE_BYTES))
         });
     });
     abandon(&mut bench.table);

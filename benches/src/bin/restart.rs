@@ -21,6 +21,7 @@ use lockstep_benches::process::Process;
 use lockstep_benches::question::{Saving, find_leader, status};
 use lockstep_benches::table::{Bench, Client, Hold};
 use lockstep_benches::windows::{Kind, Seen, Watch, Window, above_percent};
+use lockstep_core::SNAPSHOT_SLICE_BYTES;
 use lockstep_core::table::{Limits, TableLoader};
 use lockstep_ring::storage::{DataDirectory, ReadOnlyDirectory};
 use lockstep_server::format::{Format, format, random_cluster};
@@ -189,20 +190,25 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
     Ok(Prepared { fresh, holders, late, snapshot, bench, clients })
 }
 
-/// Writes a whole snapshot while entries go on, and says what each slice adds to a turn of the shard: writing it, the copy
-/// for the log, and its frame in the file. Once by the clock, and once by the time that this thread had the processor, which
+/// Writes a whole snapshot while entries go on, and says what each slice adds to a turn of the shard: making it, and when it
+/// is the last one of its piece the copy for the log and the frame in the file. Once by the clock, and once by the time that this thread had the processor, which
 /// is what is left when the machine has other work, too.
 fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
     let (mut elapsed, mut worked) = (Vec::new(), Vec::new());
     let (mut piece, mut framed) = (Vec::new(), Vec::new());
     bench.table.begin_snapshot();
-    for number in 0.. {
-        piece.clear();
-        framed.clear();
+    let mut number = 0;
+    loop {
         let (begun, work_begun) = (Instant::now(), worked_so_far());
-        let is_last = bench.table.write_snapshot(&mut piece, SNAPSHOT_PIECE_BYTES_MAX);
-        let copy = black_box(piece.clone());
-        encode_snapshot_piece(CELL, snapshot, number, is_last, &copy, black_box(&mut framed));
+        let room = SNAPSHOT_PIECE_BYTES_MAX - piece.len();
+        let is_last = bench.table.write_snapshot(&mut piece, room.min(SNAPSHOT_SLICE_BYTES));
+        if is_last || piece.len() == SNAPSHOT_PIECE_BYTES_MAX {
+            let copy = black_box(piece.clone());
+            framed.clear();
+            encode_snapshot_piece(CELL, snapshot, number, is_last, &copy, black_box(&mut framed));
+            piece.clear();
+            number += 1;
+        }
         worked.push(worked_so_far() - work_begun);
         elapsed.push(begun.elapsed());
         if is_last {

@@ -13,7 +13,9 @@ pub mod raft;
 pub mod table;
 mod time;
 
-pub use cell::{APPLY_PER_TURN, CACHE_BYTES_MAX, Cell, CellConfig, LoadedSnapshot, Member, Restore};
+pub use cell::{
+    APPLY_PER_TURN, CACHE_BYTES_MAX, Cell, CellConfig, LoadedSnapshot, Member, Restore, SNAPSHOT_SLICE_BYTES,
+};
 pub use effect::{AppendId, ConnectionId, DrainId, Effect, Effects, Halt, Lane, RecordHead, Report};
 pub use input::{Input, LogRead, SnapshotRead};
 pub use lockstep_wire::RecordKind;

@@ -49,6 +49,7 @@ use tenure::Tenure;
 use waits::WaitTimers;
 
 pub use loading::LoadedSnapshot;
+pub use snapshot::SNAPSHOT_SLICE_BYTES;
 
 /// Bytes of entries that a cell keeps in memory for its followers, unless it is told otherwise.
 pub const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -18,7 +18,7 @@ use crate::table::{Limits, Table, TableLoader};
 use crate::time::{Span, Time};
 
 /// What is made of a snapshot in one go: some hundred microseconds.
-const SLICE_BYTES: usize = 16 * 1024;
+pub const SNAPSHOT_SLICE_BYTES: usize = 16 * 1024;
 /// How long a replica whose disk had no room for a snapshot waits before it tries again.
 const RETRY: Span = Span::from_ms(1_000);
 /// Pieces of a leader that may wait for the disk; it sends fewer.
@@ -98,7 +98,7 @@ impl Cell {
         let Snapshots { taking: Some(snapshot), making: Some(piece), .. } = self.snapshots else { return };
         let bytes = &mut self.snapshots.piece;
         let room = SNAPSHOT_PIECE_BYTES_MAX - bytes.len();
-        let is_last = self.table.write_snapshot(bytes, room.min(SLICE_BYTES));
+        let is_last = self.table.write_snapshot(bytes, room.min(SNAPSHOT_SLICE_BYTES));
         if is_last || bytes.len() == SNAPSHOT_PIECE_BYTES_MAX {
             fx.stage(snapshot, piece, is_last, bytes);
             self.snapshots.making = None;
