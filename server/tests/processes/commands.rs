@@ -177,7 +177,8 @@ struct Relay {
 
 impl Relay {
     fn start(from: SocketAddr, to: SocketAddr) -> Relay {
-        let listener = TcpListener::bind(from).expect("a free port");
+        // A process that another test is about to start may have the former relay's for a moment.
+        let listener = until("the port is free", PATIENCE, || TcpListener::bind(from).ok());
         listener.set_nonblocking(true).expect("an option can be set");
         let (is_cut, is_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (cut, over) = (Arc::clone(&is_cut), Arc::clone(&is_over));
