@@ -10,6 +10,7 @@ use criterion::{Criterion, Throughput};
 use lockstep_benches::table::{Bench, Client, Hold, filling};
 use lockstep_core::SNAPSHOT_SLICE_BYTES;
 use lockstep_core::table::{Answer, Table, TableLoader};
+use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
 
 const SESSIONS: u64 = 200_000;
 const LOCKS_EACH: u64 = 5;
@@ -91,7 +92,7 @@ fn bench_snapshot(criterion: &mut Criterion) {
     group.bench_function("load", |bencher| {
         bencher.iter_with_large_drop(|| {
             let mut loader = TableLoader::new(*bench.table.limits());
-            for piece in bytes.chunks(SLICE_BYTES) {
+            for piece in bytes.chunks(SNAPSHOT_PIECE_BYTES_MAX) {
                 loader.push(piece).expect("a snapshot loads");
             }
             loader.finish().expect("a snapshot loads")

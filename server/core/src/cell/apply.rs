@@ -58,11 +58,13 @@ impl Cell {
 
     fn apply_next(&mut self, now: Time, fx: &mut Effects) -> bool {
         self.look_ahead();
-        let was_quiet = self.table.is_quiet();
+        let (was_quiet, sessions) = (self.table.is_quiet(), self.table.sessions_len());
         let Some(committed) = self.raft.poll_committed() else { return false };
         let index = committed.index;
+        let mut work = 1;
         match Command::decode(committed.payload) {
             Ok(command) => {
+                work += sessions_named(&command);
                 note_ending(&self.table, &command, &mut self.ending);
                 self.table.apply(index, &command, &mut self.outcomes);
                 if self.tenure.is_serving() {
@@ -75,11 +77,12 @@ impl Cell {
                 return false;
             }
         }
-        if was_quiet && !self.table.is_quiet() && self.raft.is_leader() {
+        if was_quiet && !self.table.is_quiet() && self.tenure.is_serving() {
             fx.push(Effect::Report(Report::QuietEnded));
         }
         let mut outcomes = std::mem::take(&mut self.outcomes);
-        self.apply_left = self.apply_left.saturating_sub(1 + outcomes.len());
+        work += outcomes.len() + sessions.saturating_sub(self.table.sessions_len());
+        self.apply_left = self.apply_left.saturating_sub(work);
         if self.tenure.is_serving() {
             for outcome in outcomes.drain(..) {
                 self.on_outcome(index, outcome, now, fx);
@@ -389,6 +392,23 @@ fn extend_returned(table: &Table, command: &Command<'_>, leases: &mut Leases) {
         for session in sessions.iter().filter_map(|id| table.session(id).ok()) {
             leases.extend(session.slot(), Span::from_ms(u64::from(session.ttl_ms())));
         }
+    }
+}
+
+/// How many sessions an entry is about, beyond those that something comes of.
+fn sessions_named(command: &Command<'_>) -> usize {
+    match command {
+        Command::SessionsSilent { silences } => silences.len(),
+        Command::SessionsReturned { sessions } | Command::EndSessions { sessions, .. } => sessions.len(),
+        Command::Blank
+        | Command::OpenSession { .. }
+        | Command::Acquire(_)
+        | Command::Release { .. }
+        | Command::Cancel { .. }
+        | Command::CancelWait { .. }
+        | Command::Reap
+        | Command::EndQuiet
+        | Command::Members(_) => 0,
     }
 }
 

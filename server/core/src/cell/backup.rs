@@ -207,7 +207,8 @@ impl Cell {
         if !is_any_waiting {
             return;
         }
-        let older = self.raft.older_snapshot();
+        // One that is being taken takes the older one away, whoever waits for it.
+        let older = self.raft.older_snapshot().filter(|_| !self.is_taking_snapshot());
         if older.is_some_and(|(older, is_sent)| is_sent || self.saves.is_saving(older, now)) {
             for call in self.saves.take_waiting() {
                 self.refuse_save(

@@ -77,7 +77,9 @@ impl DigestBook {
                     members.members().iter().map(|member| member.node).filter(differs).collect();
                 (!members.is_empty()).then_some(Verdict::Disagree { index, digest, members })
             }
-            None => (voted.len() == members.voters().count()).then_some(Verdict::NoMajority { index }),
+            // Said when the last voter has reported, not again for each learner.
+            None => (members.is_voter(from) && voted.len() == members.voters().count())
+                .then_some(Verdict::NoMajority { index }),
         };
         while self.reported.len() > KEPT {
             self.reported.pop_first();
@@ -132,7 +134,8 @@ mod tests {
     #[test]
     fn nobody_stops_without_a_majority_on_one_digest() {
         let verdict = Verdict::NoMajority { index: AT };
-        assert_eq!(verdicts(&voters(3), &[(1, 7), (2, 8), (3, 9)]), [None, None, Some(verdict)]);
+        let members = and_learner(&voters(3), 4);
+        assert_eq!(verdicts(&members, &[(1, 7), (2, 8), (3, 9), (4, 9)]), [None, None, Some(verdict), None]);
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub use snapshot::SNAPSHOT_SLICE_BYTES;
 
 /// Bytes of entries that a cell keeps in memory for its followers, unless it is told otherwise.
 pub const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What a cell applies in one turn at most, in entries and what comes of them, unless it is told otherwise: some ten
+/// What a cell applies in one turn at most, in entries, the sessions that they name and what comes of them, unless it is told otherwise: some ten
 /// milliseconds, so that beats go out while much is to be applied.
 pub const APPLY_PER_TURN: usize = 16_384;
 /// Bytes of entries on their way to one follower.
@@ -105,7 +105,7 @@ pub struct CellConfig {
     pub preference: Span,
     /// Bytes of entries kept in memory for followers, beyond those not applied yet; what is older is read from disk.
     pub cache_bytes_max: usize,
-    /// What is applied in one turn at most, in entries and what comes of them; what is left is for the next turn.
+    /// What is applied in one turn at most, counted as for [`APPLY_PER_TURN`]; what is left is for the next turn.
     pub apply_per_turn: usize,
     /// What the jitter of elections is drawn from.
     pub seed: u64,
@@ -275,8 +275,6 @@ impl Cell {
             Input::Drained(drain) => self.on_drained(drain, now, fx),
             Input::Durable(append) => self.raft.on_durable(append, now, fx),
             Input::LogRead(read) => self.raft.on_log_read(&read, now, fx),
-            // Each change would be copied first, for a state that is old at once. It is said again.
-            Input::SnapshotDue if self.is_replaying() => {}
             Input::SnapshotDue => self.take_snapshot(now, fx),
             Input::SnapshotStaged { snapshot, piece } => self.on_snapshot_staged(snapshot, piece, fx),
             Input::SnapshotStored { snapshot } => self.on_snapshot_stored(snapshot, now, fx),

@@ -2,8 +2,8 @@
 //! (ARCHITECTURE section 4.2).
 //!
 //! Invariant: an answer is given only by a round that began after the question came, from a table that has
-//! applied all that was committed when the round began; and a keep-alive waits for no entry, not even
-//! behind a question that does. Deliberately absent: the round itself.
+//! applied all that was committed when the round began; and a keep-alive waits for no other entry, not
+//! even behind a question that does. Deliberately absent: the round itself.
 
 use std::collections::VecDeque;
 

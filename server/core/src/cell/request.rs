@@ -174,9 +174,9 @@ impl Cell {
         self.answer(call, &Reply::Refused(refusal), fx);
     }
 
-    /// Entries on their way to a majority.
+    /// Entries on their way to a majority, or about to be applied.
     pub(crate) fn backlog(&self) -> u64 {
-        self.raft.last_index().0 - self.raft.committed().0
+        self.raft.last_index().0 - self.table.applied().0
     }
 
     /// Proposes a command unless the leader is too busy, cut off, or about to go.

@@ -59,7 +59,7 @@ struct Receiving {
 }
 
 impl Cell {
-    /// Begins a snapshot of this replica's state, unless one is under way or would have nothing new.
+    /// Begins a snapshot of this replica's state, which ticks go on with, unless one is under way or would have nothing new.
     pub(super) fn take_snapshot(&mut self, now: Time, fx: &mut Effects) {
         let applied = self.table.applied();
         // Whoever sent it leads no more, and the next leader had the entries.
@@ -67,8 +67,9 @@ impl Cell {
             self.give_up_snapshot(fx);
         }
         let snapshots = &self.snapshots;
-        if snapshots.taking.is_some()
-            || snapshots.is_marking
+        if self.is_taking_snapshot()
+            // Each change would be copied first, for a state that is old at once. It is asked for again.
+            || self.is_replaying()
             || snapshots.receiving.is_some()
             || snapshots.is_staging
             || now < snapshots.retry_at
@@ -84,13 +85,17 @@ impl Cell {
         };
         self.table.begin_snapshot();
         self.snapshots.taking = Some(snapshot);
-        self.make_piece(0, fx);
+        self.make_piece(0);
     }
 
-    fn make_piece(&mut self, piece: u32, fx: &mut Effects) {
+    /// Whether this replica takes a snapshot, its mark included.
+    pub(super) fn is_taking_snapshot(&self) -> bool {
+        self.snapshots.taking.is_some() || self.snapshots.is_marking
+    }
+
+    fn make_piece(&mut self, piece: u32) {
         self.snapshots.making = Some(piece);
         self.snapshots.piece.clear();
-        self.make_slice(fx);
     }
 
     /// Makes the next slice of the piece that is being made, and hands the piece to the disk when it is whole.
@@ -120,7 +125,7 @@ impl Cell {
     pub(super) fn on_snapshot_staged(&mut self, snapshot: SnapshotId, piece: u32, fx: &mut Effects) {
         self.snapshots.is_staging = false;
         if self.snapshots.taking == Some(snapshot) {
-            return self.make_piece(piece + 1, fx);
+            return self.make_piece(piece + 1);
         }
         let Some(receiving) = &mut self.snapshots.receiving else { return };
         if receiving.snapshot == snapshot {
@@ -173,6 +178,7 @@ impl Cell {
     pub(super) fn on_snapshot_dropped(&mut self, snapshot: SnapshotId, now: Time, fx: &mut Effects) {
         self.snapshots.is_staging = false;
         if self.snapshots.taking.take().is_some() {
+            self.snapshots.making = None;
             self.table.abandon_snapshot();
             self.snapshots.retry_at = now + RETRY;
             self.refuse_saves_for_space(fx);

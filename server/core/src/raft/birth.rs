@@ -530,7 +530,7 @@ impl Raft {
 
     /// For the birth, or for a leader that sends the state that was lost.
     fn is_waiting_for_others(&self) -> bool {
-        !self.birth.is_born || (self.lacks_state() && self.leader.is_none())
+        !self.birth.is_born || (self.lacks_state() && self.leader.is_none() && !self.is_removed)
     }
 
     fn owes_hello(&self, at: usize) -> bool {

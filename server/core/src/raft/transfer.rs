@@ -7,7 +7,7 @@
 use lockstep_wire::NodeId;
 use lockstep_wire::peer::PeerMessage;
 
-use super::{Raft, Role};
+use super::{Peer, Raft, Role};
 use crate::{Effect, Effects, Lane, Time};
 
 /// A transfer under way.
@@ -70,19 +70,26 @@ impl Raft {
         self.tick_stop(now, fx);
     }
 
-    /// The reachable follower whose disk has the most, and that has a state to lead from.
-    pub fn successor(&self) -> Option<NodeId> {
+    /// The reachable followers that have a state to lead from.
+    fn able(&self) -> impl Iterator<Item = &Peer> {
         let is_able = |at: &usize| {
             let peer = &self.peers[*at];
             peer.is_voter && self.is_reachable(*at) && !peer.progress.waits_for_snapshot()
         };
-        let best = (0..self.peers.len()).filter(is_able).max_by_key(|at| self.peers[*at].progress.matched);
-        best.map(|at| self.peers[at].node)
+        (0..self.peers.len()).filter(is_able).map(|at| &self.peers[at])
+    }
+
+    /// The one of them whose disk has the most, of those with room if there are any.
+    pub fn successor(&self) -> Option<NodeId> {
+        let key = |peer: &&Peer| (!peer.progress.is_short_of_space, peer.progress.matched);
+        self.able().max_by_key(key).map(|peer| peer.node)
     }
 
     /// A leader that cannot go on names a successor, which need not wait for the others' patience.
     pub(super) fn abdicate(&mut self, reason: &'static str, now: Time, fx: &mut Effects) {
-        if let Some(node) = self.successor() {
+        // It will not get what it lacks any more.
+        let key = |peer: &&Peer| (peer.progress.matched, !peer.progress.is_short_of_space);
+        if let Some(node) = self.able().max_by_key(key).map(|peer| peer.node) {
             let message = PeerMessage::TakeOver { term: self.term, is_wished: false };
             fx.send(node, Lane::Control, self.config.cell, &message);
         }

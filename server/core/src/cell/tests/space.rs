@@ -166,3 +166,22 @@ fn leadership_is_not_moved_to_a_full_disk_without_a_word() {
     let told = rig.call(a, Request::TransferLeader { to: NodeId(full) });
     assert!(told[0].starts_with(&format!("OK leader {full}")), "{told:?}");
 }
+
+#[test]
+fn an_office_without_a_wish_for_somebody_goes_to_a_member_with_room() {
+    let mut rig = Rig::serving(3);
+    let leader = rig.leader();
+    let full = (1..=3).rev().find(|node| *node != leader).unwrap();
+    let other = (1..=3).find(|node| *node != leader && *node != full).unwrap();
+    space(&mut rig, &[full], true);
+    let a = rig.connect(leader);
+    let told = rig.call(a, Request::TransferLeader { to: NodeId(0) });
+    assert!(told.iter().all(|line| line.starts_with("OK")), "{told:?}");
+    rig.advance(100);
+    assert_eq!(rig.leader(), other);
+    // So does that of one that stops.
+    rig.step(other, Input::Stop);
+    rig.settle();
+    rig.advance(100);
+    assert_eq!(rig.leader(), leader);
+}
