@@ -233,14 +233,8 @@ impl Membership {
         let at = self.members.binary_search_by_key(&node, |member| member.node);
         match (change, at) {
             (MemberChange::AddLearner { incarnation, peer_address, client_address, .. }, at) => {
-                let learner = Listed {
-                    node,
-                    incarnation: *incarnation,
-                    is_voter: false,
-                    peer_address: (*peer_address).to_owned(),
-                    client_address: (*client_address).to_owned(),
-                };
-                if at.is_ok_and(|at| Listed { is_voter: false, ..self.members[at].clone() } == learner) {
+                // A member it is wherever it serves by now, and with a vote as without.
+                if at.is_ok_and(|at| self.members[at].incarnation == *incarnation) {
                     return Ok(next);
                 }
                 if node <= self.node_max && (at.is_ok() || !mutant::is(Mutant::NodeIdReused)) {
@@ -252,6 +246,13 @@ impl Membership {
                 if self.members.len() >= MEMBERS_MAX {
                     return Err(MemberObjection::Full);
                 }
+                let learner = Listed {
+                    node,
+                    incarnation: *incarnation,
+                    is_voter: false,
+                    peer_address: (*peer_address).to_owned(),
+                    client_address: (*client_address).to_owned(),
+                };
                 let at = self.members.partition_point(|member| member.node < node);
                 next.members.insert(at, learner);
                 next.node_max = next.node_max.max(node);
@@ -377,8 +378,14 @@ mod tests {
         assert!(!list.is_voter(NodeId(7)));
         let list = list.changed(&MemberChange::Remove { node: NodeId(7) }).unwrap();
         assert!(list.has_removed(NodeId(7)) && list.has_removed(NodeId(5)) && !list.has_removed(NodeId(8)));
-        for id in [7, 5, 1] {
-            assert_eq!(list.changed(&learner(id)), Err(MemberObjection::IdTaken { free: 8 }));
+        let other = MemberChange::AddLearner {
+            node: NodeId(1),
+            incarnation: Incarnation([99; 16]),
+            peer_address: "10.0.0.4:7500",
+            client_address: "10.0.0.4:7400",
+        };
+        for change in [learner(7), learner(5), other] {
+            assert_eq!(list.changed(&change), Err(MemberObjection::IdTaken { free: 8 }), "{change:?}");
         }
         assert!(list.changed(&learner(8)).is_ok());
     }
@@ -395,6 +402,17 @@ mod tests {
             Ok(&promoted),
             "a late repetition takes no vote away"
         );
+        // It was born with no address in the list.
+        assert_eq!(promoted.changed(&learner(1)).as_ref(), Ok(&promoted));
+        let there = ("10.0.9.4:7500", "10.0.9.4:7400");
+        let moved = promoted
+            .changed(&MemberChange::SetAddresses {
+                node: NodeId(4),
+                peer_address: there.0,
+                client_address: there.1,
+            })
+            .unwrap();
+        assert_eq!(moved.changed(&learner(4)).as_ref(), Ok(&moved), "it is not moved back");
         let remove = MemberChange::Remove { node: NodeId(2) };
         let removed = promoted.changed(&remove).unwrap();
         assert_eq!(removed.changed(&remove).as_ref(), Ok(&removed));

@@ -91,10 +91,6 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
     let mut done = Vec::new();
     for seen in &cells {
         let cell = seen.cell;
-        if is_there(seen, &wish) {
-            done.push(cell);
-            continue;
-        }
         if let Err(error) = carry_out(&args, cell, change, &wish).await {
             for cell in done {
                 complain(&format!("cell {cell} has made the change; ask again for the others"));
@@ -104,7 +100,7 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
         done.push(cell);
     }
     let texts: Vec<String> =
-        cells.iter().map(|seen| format!("cell {}: {}", seen.cell, deed(&wish, &seen.members))).collect();
+        cells.iter().map(|seen| format!("cell {}: {}", seen.cell, deed(&wish, seen))).collect();
     match args.json {
         true => print(&json!({ "cells": done.iter().map(|cell| cell.0).collect::<Vec<_>>() }).to_string()),
         false => print(&texts.join("\n")),
@@ -157,15 +153,8 @@ async fn wish_of(
     }))
 }
 
-/// Whether the node that is to be added is a member already, by the word of the leader.
-fn is_there(seen: &Seen, wish: &MemberWish) -> bool {
-    let MemberWish::AddLearner { node, incarnation, .. } = wish else { return false };
-    let mut listed = seen.members.members.iter();
-    seen.role == "leader" && listed.any(|it| it.node == *node && it.incarnation == *incarnation)
-}
-
-/// Why the node that answers at an address is none to add to this cell. One that is a member already, by the same life, may
-/// be asked for again.
+/// Why the node that answers at an address is none to add to this cell. One that is a member already, by the same incarnation,
+/// may be asked for again.
 fn misfit(cell: CellId, members: &MembersInfo, new: &MembersInfo, role: &str) -> Option<String> {
     let node = new.node;
     if new.cluster != members.cluster {
@@ -405,17 +394,23 @@ fn as_json(seen: &Seen) -> Value {
     })
 }
 
-/// What has been done, in words; `before` says how it was.
-fn deed(wish: &MemberWish, before: &MembersInfo) -> String {
-    let was_voter = |node| before.members.iter().any(|member| member.node == node && member.is_voter);
+/// What has been done, in words, now that the leader has confirmed it; `before` says how it was.
+fn deed(wish: &MemberWish, before: &Seen) -> String {
     match wish {
-        MemberWish::AddLearner { node, .. } if was_voter(*node) => {
-            format!("node {node} is a member already, with a vote")
-        }
         MemberWish::AddLearner { node, .. } => {
-            format!(
-                "node {node} is a learner; promote it when `lockstep members` shows that it has everything"
-            )
+            let mut listed = before.members.members.iter();
+            let is_voter = listed.any(|member| member.node == *node && member.is_voter);
+            // A vote goes with its member alone: one that was committed is there still. What is not committed may be
+            // taken back, and who does not lead may know less.
+            match (is_voter, before.members.is_changing, before.role == "leader") {
+                (true, false, _) => format!("node {node} is a member already, with a vote"),
+                (true, true, _) | (false, _, false) => {
+                    format!("node {node} is a member; `lockstep members` shows whether it has a vote")
+                }
+                (false, _, true) => format!(
+                    "node {node} is a learner; promote it when `lockstep members` shows that it has everything"
+                ),
+            }
         }
         MemberWish::Promote { node } => format!("node {node} is a voter"),
         MemberWish::Remove { node } => format!("node {node} is removed, for ever; delete its data directory"),
@@ -558,18 +553,25 @@ mod tests {
     }
 
     #[test]
-    fn adding_who_is_a_member_already_says_what_it_is() {
+    fn who_was_added_is_said_to_be_no_more_than_is_sure() {
         let add = |node| MemberWish::AddLearner {
             node: NodeId(node),
             incarnation: Incarnation([7; 16]),
             peer_address: String::new(),
             client_address: String::new(),
         };
-        assert_eq!(deed(&add(3), &cell()), "node 3 is a member already, with a vote");
         let seen = |role: &str| Seen { cell: CellId(0), members: cell(), role: role.to_owned() };
-        assert!(is_there(&seen("leader"), &add(3)), "the leader need not be asked");
-        assert!(!is_there(&seen("follower"), &add(3)), "it may have been removed");
-        assert!(!is_there(&seen("leader"), &add(4)));
-        assert!(deed(&add(4), &cell()).starts_with("node 4 is a learner; promote it"));
+        let learner = "node 4 is a learner; promote it when `lockstep members` shows that it has everything";
+        assert_eq!(deed(&add(4), &seen("leader")), learner);
+        for role in ["leader", "follower"] {
+            assert_eq!(deed(&add(3), &seen(role)), "node 3 is a member already, with a vote");
+        }
+        let unsure = "node 3 is a member; `lockstep members` shows whether it has a vote";
+        let mut changing = seen("leader");
+        changing.members.is_changing = true;
+        assert_eq!(deed(&add(3), &changing), unsure, "its promotion may be taken back");
+        let mut behind = seen("follower");
+        behind.members.members[2].is_voter = false;
+        assert_eq!(deed(&add(3), &behind), unsure, "it may have been promoted");
     }
 }

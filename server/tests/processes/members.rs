@@ -155,6 +155,11 @@ fn what_would_stop_the_cell_is_refused_with_the_reason() {
     // In every cell, and asked for again it is no failure.
     let out = cluster.must(&["add", &address]);
     assert_eq!(out.lines().count(), 3, "{out}");
+    assert!(out.lines().all(|line| line.contains("node 4 is a learner")), "{out}");
+    // One that the cluster began with is listed without addresses.
+    let first = cluster.places[0].client.to_string();
+    let out = cluster.must(&["add", &first]);
+    assert!(out.lines().all(|line| line.contains("node 1 is a member already, with a vote")), "{out}");
     cluster.kill(new);
     std::thread::sleep(Duration::from_millis(1_500));
     let (is_done, _, err) = cluster.members(&["promote", "4", "--wait", "1s", "--timeout", "2s"]);
