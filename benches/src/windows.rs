@@ -97,7 +97,7 @@ impl Watch<'_> {
             let window = self.begin(Kind::Without)?;
             let until = window.from + quiet;
             // A snapshot that nobody here has asked for ends it early.
-            self.wait("", until, &|watch| watch.is_writing() || Instant::now() >= until)?;
+            self.comes_by(until, &Watch::is_writing)?;
             windows.push(self.end(window)?);
             span = self.snapshot(&mut windows)?;
         }
@@ -119,7 +119,7 @@ impl Watch<'_> {
             windows.push(window);
             let after = self.begin(Kind::After)?;
             let until = after.from + AFTER;
-            self.wait("", until, &|watch| watch.is_writing() || Instant::now() >= until)?;
+            self.comes_by(until, &Watch::is_writing)?;
             let after = self.end(after)?;
             windows.push(after);
             if after.until - after.from > AT_ONCE {
@@ -135,14 +135,22 @@ impl Watch<'_> {
     }
 
     fn wait(&self, what: &str, deadline: Instant, is_there: &dyn Fn(&Self) -> bool) -> anyhow::Result<()> {
+        ensure!(self.comes_by(deadline, is_there)?, "{what} in time; is the disk busy, or full?");
+        Ok(())
+    }
+
+    /// Waits until something is there, or the moment has come. Says whether it is there.
+    fn comes_by(&self, until: Instant, is_there: &dyn Fn(&Self) -> bool) -> anyhow::Result<bool> {
         while !is_there(self) {
             if !(self.is_loaded)() {
                 bail!("the load has ended");
             }
-            ensure!(Instant::now() < deadline, "{what} in time; is the disk busy, or full?");
+            if Instant::now() >= until {
+                return Ok(false);
+            }
             thread::sleep(LOOK);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A window that begins now; until it ends it has what the node had worked before.
@@ -230,7 +238,25 @@ pub fn above_percent(one: f64, other: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    #[test]
+    fn a_moment_that_has_passed_ends_a_window_and_fails_only_who_waits_for_more() {
+        let process = Process::start(&mut Command::new("true")).unwrap();
+        let watch = Watch {
+            process: &process,
+            staging: PathBuf::from("no such file"),
+            ask: &|| bail!("nobody asks"),
+            is_loaded: &|| true,
+        };
+        let now = Instant::now();
+        assert!(!watch.comes_by(now, &Watch::is_writing).unwrap());
+        let error = watch.wait("it has not begun", now, &Watch::is_writing).unwrap_err();
+        assert!(error.to_string().starts_with("it has not begun in time"), "{error}");
+        assert!(watch.comes_by(now, &|watch| !watch.is_writing()).unwrap());
+    }
 
     #[test]
     fn a_write_belongs_to_the_window_in_which_it_was_due() {
