@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// What a withdrawn acquire has to reach its cell.
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
-/// What the end of a session has to reach its cell; it expires without that.
+/// What the end of a session has to reach its cell, which expires without that; and the last look at a lock that was not
+/// granted.
 const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Run a command while holding a lock.
@@ -124,10 +125,14 @@ async fn acquire(args: &LockArgs) -> Result<Result<(Guard, Session), String>, Er
         Ok(guard) => Ok(Ok((guard, session))),
         Err(error) => {
             let is_in_vain = matches!(error, Error::Held { .. } | Error::TimedOut { .. });
-            let is_quiet = is_in_vain && client.get(&args.name).await.is_ok_and(|lock| lock.is_quiet);
-            // The session expires by itself when this fails, and holds nothing.
-            let _ = tokio::time::timeout(GOODBYE, session.close()).await;
-            if is_quiet {
+            let seen = async { is_in_vain && client.get(&args.name).await.is_ok_and(|lock| lock.is_quiet) };
+            // Neither is waited for when the cell does not answer: what was to be waited for is over, and the session
+            // expires by itself and holds nothing.
+            let (_, is_quiet) = tokio::join!(
+                tokio::time::timeout(GOODBYE, session.close()),
+                tokio::time::timeout(GOODBYE, seen)
+            );
+            if is_quiet.unwrap_or(false) {
                 return Ok(Err(format!("{} was not granted: its cell {QUIET}; nothing is held", args.name)));
             }
             Err(error)
