@@ -89,9 +89,11 @@ impl Shard {
             ),
             Report::Leading { term } => tracing::info!(%node, %cell, %term, "leading"),
             Report::Quiet { left } => {
-                let (reason, left_ms) =
-                    ("the cell was restored: it grants nothing yet, and requests wait", left.ms());
-                tracing::info!(%node, %cell, left_ms, "{reason}");
+                let left_ms = left.ms();
+                tracing::info!(
+                    %node, %cell, left_ms,
+                    "the cell was restored: it grants nothing yet, and requests wait"
+                );
             }
             Report::QuietEnded => {
                 tracing::info!(%node, %cell, "the restored cell grants from now on");

@@ -42,9 +42,10 @@ impl Shard {
             self.links.remove(&node);
         }
         for (node, addresses) in wanted {
-            match self.links.get_mut(&node) {
-                Some(link) => link.set_known(addresses),
-                None => drop(self.links.insert(node, Link::new(node, addresses, self.now))),
+            if let Some(link) = self.links.get_mut(&node) {
+                link.set_known(addresses);
+            } else {
+                self.links.insert(node, Link::new(node, addresses, self.now));
             }
         }
         Ok(())
