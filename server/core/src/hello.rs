@@ -3,7 +3,7 @@
 //!
 //! Invariant: a wrong cluster, node, port or cell is refused with a sentence that names both sides, before
 //! anything else is read; and so is another directory under a member's id, on both ends of a link, because frames say
-//! the id alone. Deliberately absent: which life of its directory a member has; that is the cells' to know.
+//! the id alone. Deliberately absent: which incarnation of its directory a member has; that is the cells' to know.
 
 use lockstep_wire::hello::{Hello, HelloReply, PROTOCOL, Role};
 use lockstep_wire::{CellId, ClusterId, Incarnation, NodeId, Status};
@@ -42,7 +42,7 @@ pub enum Welcome {
     Peer {
         /// The node.
         node: NodeId,
-        /// The life of its directory.
+        /// The incarnation of its directory.
         incarnation: Incarnation,
         /// The shard.
         shard: u16,
@@ -63,8 +63,9 @@ pub fn shard_of(cell: CellId, shards: u16) -> u16 {
     cell.0 % shards
 }
 
-/// Why none of these cells' members is the node that says it has this life of its directory, if one of them knows
-/// another. Ids are the cluster's: one objection is enough.
+/// Why the node that says it has this incarnation of its directory is not the member of that id, if one of these cells
+/// knows another incarnation for certain. One objection is enough, because ids are the cluster's; but only those who are
+/// asked object: for a connection the cells of the shard that accepts it and those of the shard that it is for.
 pub fn objection<'c>(
     cells: impl IntoIterator<Item = &'c Cell>,
     node: NodeId,
@@ -191,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    const LIFE: Incarnation = Incarnation([1; 16]);
+    const INCARNATION: Incarnation = Incarnation([1; 16]);
 
     fn us() -> Identity {
         Identity { cluster: ClusterId([7; 16]), node: NodeId(2), cells: 2, shards: 2 }
@@ -209,7 +210,12 @@ mod tests {
     }
 
     fn peer(node: u16, to: u16, shard: u16) -> Role {
-        Role::PeerControl(PeerIdentity { node: NodeId(node), to: NodeId(to), shard, incarnation: LIFE })
+        Role::PeerControl(PeerIdentity {
+            node: NodeId(node),
+            to: NodeId(to),
+            shard,
+            incarnation: INCARNATION,
+        })
     }
 
     fn status(port: Port, cell: u16, hello: &Hello<'_>) -> Result<Welcome, Status> {
@@ -222,7 +228,7 @@ mod tests {
         assert_eq!(status(Port::Client, 1, &client), Ok(Welcome::Client(CellId(1))));
         assert_eq!(status(Port::Peer, 1, &client), Err(Status::Denied));
         let member = hello(peer(1, 2, 1));
-        let welcomed = Welcome::Peer { node: NodeId(1), incarnation: LIFE, shard: 1 };
+        let welcomed = Welcome::Peer { node: NodeId(1), incarnation: INCARNATION, shard: 1 };
         assert_eq!(status(Port::Peer, 0, &member), Ok(welcomed));
         assert_eq!(status(Port::Client, 0, &member), Err(Status::Denied));
     }

@@ -558,7 +558,8 @@ impl Raft {
         let names: Vec<String> = missing.iter().map(NodeId::to_string).collect();
         let reason = format!(
             "cell {} is unborn as far as this node knows: waiting for node {} to say who it is and to store the list of \
-             members; if a member has refused this node as formatted again, that is why",
+             members; if a member says that another directory than the member's runs under the id of this node, that is \
+             why",
             self.config.cell,
             names.join(", ")
         );

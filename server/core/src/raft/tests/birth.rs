@@ -195,7 +195,7 @@ fn member_wiped_in_the_middle_of_birth_leaves_a_cell_that_says_it_is_unborn() {
         cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again"#]].assert_eq(&reports.join("\n"));
     let reports: Vec<String> = cluster.member(3).reports.iter().cloned().collect();
     expect![[r#"
-        cell 7 is unborn as far as this node knows: waiting for node 1 to say who it is and to store the list of members; if a member has refused this node as formatted again, that is why
+        cell 7 is unborn as far as this node knows: waiting for node 1 to say who it is and to store the list of members; if a member says that another directory than the member's runs under the id of this node, that is why
         refused by node 1: cell 7 is unborn: node 3 was formatted again before the birth was complete; nothing was ever acknowledged, so format all members again
         refused by node 2: cell 7: another directory than the member's runs under the id of node 3: it was formatted again, or is a stray beside the member. It does not know what the member promised, so it may not vote under this id; stop it, and start the member with its old data directory if there is one (if the cell is still unborn, format all members again instead; if the cell was restored, one of the two is of the old cell: stop that one for good)"#]].assert_eq(&reports.join("\n"));
 }
@@ -207,7 +207,7 @@ fn unborn_cell_says_whom_it_waits_for() {
     cluster.start(NodeId(3));
     cluster.run_for(Span::from_ms(15_000));
     let reports: Vec<String> = cluster.member(1).reports.iter().cloned().collect();
-    expect!["cell 7 is unborn as far as this node knows: waiting for node 2 to say who it is and to store the list of members; if a member has refused this node as formatted again, that is why"].assert_eq(&reports.join("\n"));
+    expect!["cell 7 is unborn as far as this node knows: waiting for node 2 to say who it is and to store the list of members; if a member says that another directory than the member's runs under the id of this node, that is why"].assert_eq(&reports.join("\n"));
     assert_eq!(cluster.raft(1).role_name(), "unborn");
 }
 
