@@ -51,10 +51,10 @@ pub(super) enum Stage {
     Greeting { port: Port, bytes: Vec<u8> },
     /// A client of a cell.
     Client { cell: CellId },
-    /// A member that sends to us, and the life of its directory.
-    Peer { node: NodeId, life: Incarnation },
-    /// A member that we send to; not before it has welcomed us and said which life its directory has.
-    Link { node: NodeId, lane: Lane, life: Option<Incarnation> },
+    /// A member that sends to us, and the incarnation of its directory.
+    Peer { node: NodeId, incarnation: Incarnation },
+    /// A member that we send to; not before it has welcomed us and said which incarnation its directory is.
+    Link { node: NodeId, lane: Lane, incarnation: Option<Incarnation> },
     /// Being closed; whatever still comes of it is dropped.
     Closing,
 }
@@ -95,16 +95,17 @@ impl Connections {
         self.len
     }
 
-    /// The other ends that are members, as far as they were let in, and the lives of their directories.
+    /// The other ends that are members, as far as they were let in, and the incarnations of their directories.
     pub(super) fn members(&self) -> impl Iterator<Item = (ConnectionId, NodeId, Incarnation)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            let (node, life) = match slot.connection.as_ref()?.stage {
-                Stage::Peer { node, life } | Stage::Link { node, life: Some(life), .. } => (node, life),
+            let (node, incarnation) = match slot.connection.as_ref()?.stage {
+                Stage::Peer { node, incarnation }
+                | Stage::Link { node, incarnation: Some(incarnation), .. } => (node, incarnation),
                 Stage::Link { .. } | Stage::Client { .. } | Stage::Greeting { .. } | Stage::Closing => {
                     return None;
                 }
             };
-            Some((Self::id(slot, index), node, life))
+            Some((Self::id(slot, index), node, incarnation))
         })
     }
 

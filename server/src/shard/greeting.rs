@@ -209,7 +209,7 @@ impl Shard {
         let Some(connection) = self.connections.get(id) else { return Ok(()) };
         let (stage, group) = match welcomed {
             Welcome::Client(cell) => (Stage::Client { cell }, self.groups.client),
-            Welcome::Peer { node, incarnation: life, .. } => (Stage::Peer { node, life }, self.groups.peer),
+            Welcome::Peer { node, incarnation, .. } => (Stage::Peer { node, incarnation }, self.groups.peer),
         };
         connection.stage = stage;
         let socket = connection.socket;

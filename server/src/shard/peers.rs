@@ -2,7 +2,7 @@
 //!
 //! Invariant: there is a link to every node that one of the cells talks to or that is connected here, and to no other; a
 //! node is looked for at the address that it said itself, at those that the cells know, one after the other, until one
-//! answers in its name and life. Deliberately absent: who is a member; that is the cells'.
+//! answers in its name and incarnation. Deliberately absent: who is a member; that is the cells'.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -56,7 +56,9 @@ impl Shard {
         let strays: Vec<(ConnectionId, NodeId, String)> = self
             .connections
             .members()
-            .filter_map(|(id, node, life)| Some((id, node, objection(self.cells.values(), node, life)?)))
+            .filter_map(|(id, node, incarnation)| {
+                Some((id, node, objection(self.cells.values(), node, incarnation)?))
+            })
             .collect();
         for (id, node, detail) in strays {
             self.reporter.not_welcome(node, &detail);

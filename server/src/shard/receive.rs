@@ -84,7 +84,9 @@ impl Shard {
         let speaker = match connection.stage {
             Stage::Client { cell } => Speaker::Client(cell),
             Stage::Peer { node, .. } => Speaker::Peer(node),
-            Stage::Link { node, lane, life } => Speaker::Link { node, lane, is_welcome: life.is_some() },
+            Stage::Link { node, lane, incarnation } => {
+                Speaker::Link { node, lane, is_welcome: incarnation.is_some() }
+            }
             Stage::Greeting { .. } => return self.on_greeting(ring, id, bytes),
             Stage::Closing => return Ok(()),
         };
@@ -228,7 +230,7 @@ impl Shard {
                 }
             };
             let socket = ring.adopt_socket(fd);
-            let id = self.connections.insert(socket, Stage::Link { node, lane, life: None });
+            let id = self.connections.insert(socket, Stage::Link { node, lane, incarnation: None });
             *link.wire(lane) = Wire::Dialing(id);
             link.on_dialed(self.now);
             ring.connect(socket, address, token(id, SocketOp::Connect));
@@ -271,15 +273,15 @@ impl Shard {
             Some(reply) => recognize(self.cells.values(), node, &reply).map(|()| reply.incarnation),
             None => Err("what answers there is not a Lockstep member".to_owned()),
         };
-        let life = match recognized {
-            Ok(life) => life,
+        let incarnation = match recognized {
+            Ok(incarnation) => incarnation,
             Err(detail) => {
                 self.reporter.not_welcome(node, &detail);
                 return self.break_link(ring, node, false);
             }
         };
         if let Some(connection) = self.connections.get(id) {
-            connection.stage = Stage::Link { node, lane, life: Some(life) };
+            connection.stage = Stage::Link { node, lane, incarnation: Some(incarnation) };
         }
         let Some(link) = self.links.get_mut(&node) else { return Ok(()) };
         *link.wire(lane) = Wire::Up(id);

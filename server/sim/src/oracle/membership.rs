@@ -1,7 +1,7 @@
 //! Who the members of a cell are, as its entries say (contract, point 8; ARCHITECTURE section 4.1, "Membership").
 //!
 //! Invariant checked: committed lists differ in one voter at most from the ones before them, so that any two majorities of
-//! neighbours meet, and none is appended before the one before it is committed; an id is a member in one life, once; what an
+//! neighbours meet, and none is appended before the one before it is committed; an id is a member in one incarnation, once; what an
 //! operator was told to be done is in the log of every later leader; whoever leads has the votes of a majority of
 //! the voters that its log names, takes those for members and was not removed before; and only who was removed
 //! ends for it. It knows which entries were appended and committed and which votes were written down, and reads the lists
@@ -18,7 +18,7 @@ use crate::mark::{Mark, Marks};
 /// The rules of this judge.
 pub const ONE_AT_A_TIME: &str = "members change one at a time (contract 8)";
 /// See [`ONE_AT_A_TIME`].
-pub const ONE_LIFE: &str = "an id is a member in one life, once (contract 8)";
+pub const ONE_INCARNATION: &str = "an id is a member in one incarnation, once (contract 8)";
 /// See [`ONE_AT_A_TIME`].
 pub const ELECTED: &str = "a leader has the votes of a majority of its voters (contract 8)";
 const KNOWN: &str = "a leader knows the members that its log names (contract 8)";
@@ -29,7 +29,7 @@ const REMOVED: &str = "only who was removed ends for it (contract 8)";
 /// A member in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// Its life.
+    /// The incarnation of its directory.
     pub incarnation: Incarnation,
     /// Whether it votes.
     pub is_voter: bool,
@@ -51,9 +51,9 @@ impl Roster {
         Roster { index, seats, voters }
     }
 
-    fn of_birth(lives: impl Iterator<Item = (NodeId, Incarnation)>) -> Roster {
+    fn of_birth(born: impl Iterator<Item = (NodeId, Incarnation)>) -> Roster {
         let seat = |incarnation| Seat { incarnation, is_voter: true, addresses: Default::default() };
-        Roster::new(LogIndex(0), lives.map(|(node, incarnation)| (node, seat(incarnation))).collect())
+        Roster::new(LogIndex(0), born.map(|(node, incarnation)| (node, seat(incarnation))).collect())
     }
 
     fn of(index: LogIndex, members: &Members<'_>) -> Roster {
@@ -118,14 +118,14 @@ pub struct Claim<'a> {
 pub struct Memberships {
     /// The one of the birth, then those that were committed.
     committed: Vec<Roster>,
-    /// Whether it is known in which lives the members were born.
+    /// Whether it is known in which incarnations the members were born.
     is_born: bool,
     /// Lists that some replica has appended and that no committed entry has taken the place of.
     pending: Vec<(Term, Roster)>,
     /// All that anybody ever appended.
     known: BTreeMap<(LogIndex, Term), Roster>,
-    /// The life of each id that ever was a member.
-    lives: BTreeMap<NodeId, Incarnation>,
+    /// The incarnation of each id that ever was a member.
+    incarnations: BTreeMap<NodeId, Incarnation>,
     /// Who was removed, and the newest term that had a leader when that was first applied.
     removed: BTreeMap<NodeId, Term>,
     /// Votes that voters have written down: in a term, for a node.
@@ -143,7 +143,7 @@ impl Memberships {
             is_born: false,
             pending: Vec::new(),
             known: BTreeMap::new(),
-            lives: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
             removed: BTreeMap::new(),
             votes: BTreeMap::new(),
             acknowledged: (LogIndex(0), Term(0)),
@@ -165,8 +165,10 @@ impl Memberships {
     /// The cell is born, by this manifest.
     pub fn on_born(&mut self, manifest: &Manifest<'_>) {
         if !std::mem::replace(&mut self.is_born, true) {
-            self.lives = manifest.members.iter().map(|member| (member.node, member.incarnation)).collect();
-            self.committed[0] = Roster::of_birth(self.lives.iter().map(|(node, life)| (*node, *life)));
+            self.incarnations =
+                manifest.members.iter().map(|member| (member.node, member.incarnation)).collect();
+            self.committed[0] =
+                Roster::of_birth(self.incarnations.iter().map(|(node, incarnation)| (*node, *incarnation)));
         }
     }
 
@@ -187,7 +189,7 @@ impl Memberships {
 
     /// Whether a node was a member, or can be none any more, and is none.
     pub fn has_removed(&self, node: NodeId) -> bool {
-        let highest = self.lives.last_key_value().map_or(NodeId(0), |(node, _)| *node);
+        let highest = self.incarnations.last_key_value().map_or(NodeId(0), |(node, _)| *node);
         node <= highest && self.newest().seat(node).is_none()
     }
 
@@ -273,17 +275,17 @@ impl Memberships {
         let Some(roster) = list_in(index, payload) else { return Ok(None) };
         let before = self.newest().clone();
         for (node, seat) in &roster.seats {
-            let highest = self.lives.last_key_value().map_or(NodeId(0), |(node, _)| *node);
-            let known = self.lives.insert(*node, seat.incarnation);
+            let highest = self.incarnations.last_key_value().map_or(NodeId(0), |(node, _)| *node);
+            let known = self.incarnations.insert(*node, seat.incarnation);
             let is_right = match known {
                 Some(known) => known == seat.incarnation && before.seats.contains_key(node),
                 None => *node > highest,
             };
             if !is_right {
                 return violated(
-                    ONE_LIFE,
+                    ONE_INCARNATION,
                     format!(
-                        "entry {index} has node {node} in its life {:?}; it was {known:?}, ids go to {highest}, and before \
+                        "entry {index} has node {node} in incarnation {:?}; it was {known:?}, ids go to {highest}, and before \
                          that the members were {:?}",
                         seat.incarnation,
                         before.members().collect::<Vec<_>>()

@@ -320,13 +320,13 @@ impl World {
             || self.is_member_replaced(cell)
     }
 
-    /// Whether a stored list of members names a life of a member that is over.
+    /// Whether a stored list of members names an incarnation of a member that is over.
     fn is_member_replaced(&self, cell: CellId) -> bool {
         let mut manifests = self.nodes.iter().filter_map(|node| node.process.as_ref()?.manifests.get(&cell));
         manifests.any(|payload| {
             let manifest = Manifest::decode(payload).expect("a manifest in the log is whole");
-            let lives = self.nodes.iter().take(self.plan.nodes).map(|node| node.machine.incarnation());
-            !manifest.members.iter().map(|member| member.incarnation).eq(lives)
+            let incarnations = self.nodes.iter().take(self.plan.nodes).map(|node| node.machine.incarnation());
+            !manifest.members.iter().map(|member| member.incarnation).eq(incarnations)
         })
     }
 }

@@ -82,7 +82,7 @@ impl Machine {
         self.harm.is_some() || self.has_rotten_snapshot()
     }
 
-    /// The present life of its directory.
+    /// The present incarnation of its directory.
     pub(super) fn incarnation(&self) -> Incarnation {
         self.incarnation
     }

@@ -36,7 +36,7 @@ pub enum Change {
     Add {
         /// Which.
         node: NodeId,
-        /// In which life.
+        /// The incarnation of its directory.
         incarnation: Incarnation,
         /// Where it serves.
         address: String,
@@ -168,7 +168,7 @@ impl World {
         self.judges.cell(cell).memberships.newest().members().collect()
     }
 
-    /// Ids that are or were somebody's, in another life, and ids that are nobody's.
+    /// Ids that are or were somebody's, in another incarnation, and ids that are nobody's.
     fn draw_nonsense(&mut self, cell: CellId) -> Option<Change> {
         let nobody = Plan::node_id(self.nodes.len() + self.operator.stream.place(3));
         let used: Vec<NodeId> = (0..self.nodes.len())

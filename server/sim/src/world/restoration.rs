@@ -1,6 +1,6 @@
 //! A cluster that is lost as a whole and restored from a backup.
 //!
-//! Invariant: all members of a cell begin with the same state on new disks, in new lives of their directories, and are born
+//! Invariant: all members of a cell begin with the same state on new disks, in new incarnations of their directories, and are born
 //! anew; whoever is a client goes on with what he believes. Deliberately absent: the command that does it; it makes the
 //! same state by the same call.
 

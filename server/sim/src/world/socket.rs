@@ -30,7 +30,7 @@ enum Stage {
     Greeting(Door),
     Client(CellId),
     Peer(NodeId, Incarnation),
-    /// The life of who has answered.
+    /// The incarnation of who has answered.
     Link(NodeId, Lane, Option<Incarnation>),
 }
 
@@ -173,16 +173,18 @@ impl Process {
 
     /// Who was let in before a list came that names another directory is let in no longer.
     fn close_strays(&mut self, around: &mut Surroundings<'_>) {
-        let life_of = |stage| match stage {
-            Stage::Peer(node, life) | Stage::Link(node, _, Some(life)) => Some((node, life)),
+        let incarnation_of = |stage| match stage {
+            Stage::Peer(node, incarnation) | Stage::Link(node, _, Some(incarnation)) => {
+                Some((node, incarnation))
+            }
             Stage::Link(_, _, None) | Stage::Client(_) | Stage::Greeting(_) => None,
         };
         let strays: Vec<(WireId, String)> = self
             .connections
             .iter()
             .filter_map(|(wire, connection)| {
-                let (node, life) = life_of(connection.stage)?;
-                Some((*wire, hello::objection(self.cells.values(), node, life)?))
+                let (node, incarnation) = incarnation_of(connection.stage)?;
+                Some((*wire, hello::objection(self.cells.values(), node, incarnation)?))
             })
             .collect();
         for (wire, detail) in strays {

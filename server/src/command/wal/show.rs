@@ -173,7 +173,7 @@ fn cell_json(id: CellId, cell: &CellSurvey) -> Value {
         "birth": cell.manifest.as_ref().map(|manifest| manifest.birth.clone()),
         "members": cell.manifest.as_ref().map(|manifest| {
             let members = manifest.members.iter();
-            members.map(|(node, life)| json!({ "node": node.0, "incarnation": life })).collect::<Vec<_>>()
+            members.map(|(node, incarnation)| json!({ "node": node.0, "incarnation": incarnation })).collect::<Vec<_>>()
         }),
     })
 }

@@ -6,7 +6,7 @@ use lockstep_wire::{BirthId, MemberRow, Rows};
 
 use super::*;
 
-fn life(node: u16) -> Incarnation {
+fn incarnation(node: u16) -> Incarnation {
     Incarnation([node.to_le_bytes()[0]; 16])
 }
 
@@ -14,7 +14,7 @@ fn life(node: u16) -> Incarnation {
 fn list(voters: &[u16], learners: &[u16]) -> Vec<u8> {
     let row = |(node, is_voter): (u16, bool)| MemberRow {
         node: NodeId(node),
-        incarnation: life(node),
+        incarnation: incarnation(node),
         is_voter,
         peer_address: "",
         client_address: "",
@@ -30,7 +30,7 @@ fn list(voters: &[u16], learners: &[u16]) -> Vec<u8> {
 fn born() -> Memberships {
     let ids = || (1..=3).map(NodeId);
     let members: Vec<MemberIncarnation> =
-        ids().map(|node| MemberIncarnation { node, incarnation: life(node.0) }).collect();
+        ids().map(|node| MemberIncarnation { node, incarnation: incarnation(node.0) }).collect();
     let mut memberships = Memberships::new(ids());
     memberships.on_born(&Manifest { birth: BirthId([1; 16]), members: Rows::Slice(&members) });
     memberships
@@ -62,17 +62,17 @@ fn two_voters_at_once_and_two_lists_on_their_way_are_seen() {
 }
 
 #[test]
-fn an_id_that_comes_back_or_has_another_life_is_seen() {
+fn an_id_that_comes_back_or_has_another_incarnation_is_seen() {
     let mut it = born();
     assert_eq!(commit(&mut it, 1, &list(&[1, 2], &[])), Ok(()));
     assert!(it.has_removed(NodeId(3)) && !it.has_removed(NodeId(4)));
-    assert_eq!(rule(commit(&mut it, 2, &list(&[1, 2], &[3]))), Some(ONE_LIFE));
+    assert_eq!(rule(commit(&mut it, 2, &list(&[1, 2], &[3]))), Some(ONE_INCARNATION));
     let mut it = born();
-    it.lives.insert(NodeId(2), life(7));
-    assert_eq!(rule(commit(&mut it, 1, &list(&[1, 2, 3], &[4]))), Some(ONE_LIFE));
+    it.incarnations.insert(NodeId(2), incarnation(7));
+    assert_eq!(rule(commit(&mut it, 1, &list(&[1, 2, 3], &[4]))), Some(ONE_INCARNATION));
     let mut it = born();
     assert_eq!(commit(&mut it, 1, &list(&[1, 2, 3], &[6])), Ok(()));
-    assert_eq!(rule(commit(&mut it, 2, &list(&[1, 2, 3], &[5, 6]))), Some(ONE_LIFE), "it is too low");
+    assert_eq!(rule(commit(&mut it, 2, &list(&[1, 2, 3], &[5, 6]))), Some(ONE_INCARNATION), "it is too low");
 }
 
 fn leads(it: &Memberships, node: u16, term: u64, log: &[(Term, Vec<u8>)]) -> Option<&'static str> {
