@@ -24,7 +24,7 @@ pub struct Membership {
 pub struct Listed {
     /// The node.
     pub node: NodeId,
-    /// The life of its data directory.
+    /// The incarnation of its data directory.
     pub incarnation: Incarnation,
     /// Whether it votes.
     pub is_voter: bool,
