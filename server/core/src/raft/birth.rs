@@ -201,10 +201,6 @@ impl Raft {
         if is_again && sent_at.is_none_or(|sent| now.since(sent) >= self.config.election_min) {
             self.send_hello(at, now, fx);
         }
-        if self.peers[at].life.replace(hello.incarnation).is_some_and(|life| life != hello.incarnation) {
-            // What another directory has is not what this one has.
-            self.peers[at].progress.restart(self.log.last_index(), now);
-        }
         self.peers[at].hello = Some(*hello);
         self.peers[at].refused = None;
         self.birth_on_hello(at, hello, now, fx);
@@ -259,7 +255,8 @@ impl Raft {
     }
 
     /// Why whoever says that it is this node, with this life of its directory, is not the one that the cell knows: for
-    /// certain, because what a list that may be taken back says of a learner keeps nobody out.
+    /// certain, because what a list that may be taken back says of a learner keeps nobody out. A leader listens to nobody
+    /// but the one that its list names, so that nothing of another life counts for that.
     pub fn objection_to(&self, node: NodeId, incarnation: Incarnation) -> Option<PeerRefusal> {
         // Before the manifest nobody's life is known, though lists have blank ones.
         let known = self.certain_life(node).filter(|_| self.birth.is_decided());

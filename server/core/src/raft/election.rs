@@ -174,6 +174,10 @@ impl Raft {
         self.is_fresh = false;
         self.is_ack_due = false;
         self.events.push_back(RaftEvent::Elected { term: self.term });
+        if self.is_membership_changing() {
+            // From now on its list says who is whom.
+            self.on_members_changed(now);
+        }
         self.begin_to_lead(now, fx);
     }
 

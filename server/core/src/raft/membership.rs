@@ -38,10 +38,12 @@ impl Raft {
     }
 
     /// Which life of its directory a node has in every list that can still come to count: that of a committed list, or of
-    /// one in which it votes, because no leader promotes a learner before the list that added it is committed.
+    /// one in which it votes, because no leader promotes a learner before the list that added it is committed. To a leader
+    /// its own list is certain: no other one counts while it leads.
     pub(super) fn certain_life(&self, node: NodeId) -> Option<Incarnation> {
         let voter = self.memberships.iter().find_map(|list| list.get(node).filter(|member| member.is_voter));
-        voter.or_else(|| self.memberships.committed().get(node)).map(|member| member.incarnation)
+        let own = || self.memberships.current().get(node).filter(|_| self.role == Role::Leader);
+        voter.or_else(own).or_else(|| self.memberships.committed().get(node)).map(|member| member.incarnation)
     }
 
     /// The other nodes that this one talks to: members, those whose removal is not certain, and guests.

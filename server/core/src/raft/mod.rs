@@ -110,8 +110,6 @@ struct Peer {
     is_linked: bool,
     /// What it last said of itself on this link, if that fits what is known of it.
     hello: Option<CellHello>,
-    /// The life of its directory that `progress` is of, if it ever said a hello that fits.
-    life: Option<Incarnation>,
     /// Why what it said of itself does not fit, if that is so; what it says further is ignored.
     refused: Option<PeerRefusal>,
     /// It will not talk to this node.
@@ -135,7 +133,6 @@ impl Peer {
             node,
             is_linked: false,
             hello: None,
-            life: None,
             refused: None,
             is_refusing: false,
             hellos_from_before: 0,

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use lockstep_wire::limit::{APPEND_BYTES_MAX, MEMBERS_MAX};
 use lockstep_wire::mutant::{self, Mutant};
-use lockstep_wire::peer::{Append, AppendOutcome, Beat, BeatKind, EntryRow, PeerMessage};
+use lockstep_wire::peer::{Append, AppendOutcome, Beat, BeatKind, EntryRow, PeerMessage, PeerRefusal};
 use lockstep_wire::{DecodeError, LogIndex, Members, NodeId, RoundId, Rows, Term};
 
 use super::{Raft, RaftEvent, Role};
@@ -50,6 +50,10 @@ impl Raft {
         self.leading.transfer = None;
         self.leading.installing = None;
         self.leading.is_serving = false;
+        // What it held against them may have been said by its own list alone: they are asked again.
+        for peer in self.peers.iter_mut().filter(|peer| peer.refused == Some(PeerRefusal::OtherIncarnation)) {
+            peer.refused = None;
+        }
     }
 
     pub(super) fn tick_leader(&mut self, now: Time, fx: &mut Effects) {
