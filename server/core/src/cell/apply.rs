@@ -395,7 +395,7 @@ fn extend_returned(table: &Table, command: &Command<'_>, leases: &mut Leases) {
     }
 }
 
-/// How many sessions an entry is about, beyond those that something comes of.
+/// How many sessions an entry that is about many names; what comes of them is counted beside.
 fn sessions_named(command: &Command<'_>) -> usize {
     match command {
         Command::SessionsSilent { silences } => silences.len(),
