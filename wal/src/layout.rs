@@ -41,7 +41,8 @@
 //! [`SPARE_SEGMENTS`] rotations behind, because each rotation takes a spare: live segments never exceed
 //! [`LIVE_SEGMENTS_MAX`] and, spares and the one that is being zero-filled included, segments never take more than
 //! `(LIVE_SEGMENTS_MAX + 1) * segment_bytes`. The owner keeps the promise by answering
-//! [`Log::snapshots_due`](crate::Log::snapshots_due); while a read runs in an old segment, that one stays, too.
+//! [`Log::snapshots_due`](crate::Log::snapshots_due); while a read runs in an old segment, that one stays, too. Small entries
+//! make a snapshot due earlier ([`UNCOVERED_ENTRY_BYTES`]), which only makes the log shorter.
 //!
 //! Of snapshots a cell has at most [`SNAPSHOT_FILES_MAX`]: the newest, the one before, one that is being written or waits
 //! for its mark, and one that is being removed.
@@ -124,6 +125,10 @@ pub const SNAPSHOT_HEADER_BYTES: usize = 64;
 
 /// S: a cell is due for a snapshot when this many segments have been begun since an entry that none covers.
 pub const SNAPSHOT_SEGMENTS: u64 = 2;
+
+/// A snapshot is due, too, when there is an entry that none covers for each so many bytes of a segment: half a million for
+/// the usual one, which a start applies again in a second. Small entries take longer to apply than to read.
+pub const UNCOVERED_ENTRY_BYTES: u64 = 128;
 
 /// The most live segments, those included that wait for recycling.
 pub const LIVE_SEGMENTS_MAX: u64 = 2 * SNAPSHOT_SEGMENTS + 1 + (RETIRED_SEGMENTS_MAX + SPARE_SEGMENTS) as u64;

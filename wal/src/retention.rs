@@ -10,7 +10,7 @@ use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::{CellId, LogIndex, SnapshotId, Term};
 
 use crate::bytes::get_u64;
-use crate::layout::SNAPSHOT_SEGMENTS;
+use crate::layout::{SNAPSHOT_SEGMENTS, UNCOVERED_ENTRY_BYTES};
 use crate::log::Log;
 use crate::record::Record;
 
@@ -105,11 +105,29 @@ impl Log {
     /// The cells whose owner should take a snapshot now, some more than once: they have entries that no snapshot covers,
     /// one that is being written included, in a segment at least `SNAPSHOT_SEGMENTS` behind the one that is written to.
     /// As long as the owner answers, by a durable mark, before as many segments have been filled again, the log stays
-    /// within `LIVE_SEGMENTS_MAX`.
+    /// within `LIVE_SEGMENTS_MAX`. If the cells together have more such entries than a start should have to apply again,
+    /// the one with most of them is due as well.
     pub fn snapshots_due(&self) -> impl Iterator<Item = CellId> + '_ {
-        self.catalog.lasts_behind(SNAPSHOT_SEGMENTS).filter_map(|(cell, last)| {
-            let marked = self.catalog.newest_mark(cell).map(|mark| mark.id.index);
-            (Some(last) > marked.max(self.snapshots.newest_written(cell))).then_some(cell)
-        })
+        let behind = self.catalog.lasts_behind(SNAPSHOT_SEGMENTS);
+        let behind = behind.filter_map(|(cell, last)| (last > self.covered(cell)).then_some(cell));
+        behind.chain(self.longest_if_too_long())
+    }
+
+    /// Through which entry a snapshot covers the cell, or will when it is written.
+    fn covered(&self, cell: CellId) -> LogIndex {
+        let marked = self.catalog.newest_mark(cell).map(|mark| mark.id.index);
+        marked.max(self.snapshots.newest_written(cell)).unwrap_or(LogIndex(0))
+    }
+
+    fn longest_if_too_long(&self) -> Option<CellId> {
+        let uncovered = self.catalog.cells().filter_map(|cell| {
+            let (_, last) = self.catalog.entries(cell)?;
+            Some((last.0.saturating_sub(self.covered(cell).0), cell))
+        });
+        let (total, longest) = uncovered.fold((0, None), |(total, longest), (entries, cell)| {
+            (total + entries, longest.max(Some((entries, cell))))
+        });
+        let entries_max = self.superblock.segment_bytes / UNCOVERED_ENTRY_BYTES;
+        longest.filter(|_| total > entries_max).map(|(_, cell)| cell)
     }
 }

@@ -1,11 +1,13 @@
 //! What is kept for snapshots, and how long that lets the log get.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use lockstep_wal::RecordKind;
 use lockstep_wal::disk::{FileName, Lane, StorageRead};
 use lockstep_wal::layout::{
     LIVE_SEGMENTS_MAX, SEGMENT_BYTES_MIN, SNAPSHOT_FILES_MAX, SNAPSHOT_SEGMENTS, SPARE_SEGMENTS,
+    UNCOVERED_ENTRY_BYTES,
 };
 use lockstep_wal::memory::Random;
 use lockstep_wal::{SnapshotDone, SnapshotOutcome};
@@ -154,6 +156,31 @@ fn a_cell_is_due_when_its_uncovered_entry_lies_far_enough_behind_and_no_longer_o
     assert_eq!(rig.log.snapshots_due().next(), None);
     rig.log.abandon_snapshot(OTHER);
     assert_eq!(rig.log.snapshots_due().next(), Some(OTHER));
+}
+
+#[test]
+fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together() {
+    let mut rig = Rig::new(1);
+    let half = SEGMENT_BYTES_MIN / UNCOVERED_ENTRY_BYTES / 2;
+    let append = |rig: &mut Rig, cell, indexes: RangeInclusive<u64>| {
+        for index in indexes {
+            rig.entry(cell, 1, index, b"small");
+        }
+        rig.settle();
+    };
+    append(&mut rig, CELL, 1..=half + 1);
+    append(&mut rig, OTHER, 1..=half - 1);
+    assert_eq!(rig.log.snapshots_due().next(), None);
+    append(&mut rig, OTHER, half..=half);
+    assert_eq!(rig.log.snapshots_due().collect::<Vec<_>>(), [CELL], "only what has most");
+    rig.log.begin_snapshot(CELL, snapshot_id(1, half + 1));
+    assert_eq!(rig.log.snapshots_due().next(), None);
+    append(&mut rig, OTHER, half + 1..=2 * half);
+    append(&mut rig, CELL, half + 2..=half + 2);
+    assert_eq!(rig.log.snapshots_due().collect::<Vec<_>>(), [OTHER], "what is being written covers the rest");
+    rig.disk.lose_power(&mut rig.random);
+    rig.reopen().unwrap();
+    assert_eq!(rig.log.snapshots_due().next(), Some(OTHER), "a start counts what it found");
 }
 
 /// Busy and idle cells on one log, and an owner who answers within a segment's worth of appends.

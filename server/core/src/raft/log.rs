@@ -193,6 +193,14 @@ impl Log {
         (index.0 < chunk.next()).then(|| chunk.payload(index.0))
     }
 
+    /// The payloads from `first` on, as far as they are in memory without a gap.
+    pub(super) fn payloads_from(&self, first: LogIndex) -> impl Iterator<Item = &[u8]> {
+        let behind = self.chunks.partition_point(|chunk| chunk.first <= first.0);
+        let chunks = behind.checked_sub(1).map(|at| self.chunks.range(at..)).into_iter().flatten();
+        chunks
+            .flat_map(move |chunk| (first.0.max(chunk.first)..chunk.next()).map(|index| chunk.payload(index)))
+    }
+
     /// Drops the payloads through `through`; terms stay.
     pub(super) fn drop_payloads_through(&mut self, through: LogIndex) {
         while self.chunks.front().is_some_and(|chunk| chunk.next() <= through.0 + 1) {
@@ -277,6 +285,7 @@ mod tests {
         log.append(Term(4), |out| out.push(b'x'));
         assert_eq!(log.payload(LogIndex(2)), Some(&b"x"[..]));
         assert_eq!(log.payload(LogIndex(1)), Some(&b"0@1"[..]));
+        assert!(log.payloads_from(LogIndex(2)).eq([&b"x"[..]]));
         log.truncate_from(LogIndex(1));
         assert_eq!((log.last_index(), log.last_term(), log.cached_bytes), (LogIndex(0), Term(0), 0));
     }
@@ -294,6 +303,11 @@ mod tests {
         for index in first.0..=200 {
             assert_eq!(log.payload(LogIndex(index)).unwrap()[0], u8::try_from(index - 1).unwrap());
         }
+        for from in first.0..=201 {
+            let payloads = log.payloads_from(LogIndex(from));
+            assert!(payloads.map(|payload| u64::from(payload[0]) + 1).eq(from..=200), "from {from}");
+        }
+        assert_eq!(log.payloads_from(first.prev()).count(), 0);
         assert_eq!(log.term_at(LogIndex(1)), Some(Term(1)));
         log.truncate_from(LogIndex(first.0));
         assert_eq!(log.cache_first(), first);

@@ -489,8 +489,8 @@ impl Raft {
 
     /// The payloads of the committed entries that are to be applied next.
     pub fn upcoming(&self) -> impl Iterator<Item = &[u8]> {
-        let indexes = (self.handed_out.0 + 1..=self.committed.0).map(LogIndex);
-        indexes.map_while(|index| self.log.payload(index))
+        let entries = usize::try_from(self.committed.0 - self.handed_out.0).unwrap_or(usize::MAX);
+        self.log.payloads_from(self.handed_out.next()).take(entries)
     }
 
     /// The id of the next round that begins after this call; none when this node does not lead.
