@@ -352,8 +352,12 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
             peer_address: node.peer.to_string(),
         })
         .collect();
-    let cells = (0..config.cells).map(CellId).filter(|cell| shard_of(*cell, superblock.shards) == shard);
+    let cells: Vec<CellId> =
+        (0..config.cells).map(CellId).filter(|cell| shard_of(*cell, superblock.shards) == shard).collect();
+    // One turn is for all of them.
+    let apply_per_turn = (APPLY_PER_TURN / cells.len().max(1)).max(1);
     cells
+        .into_iter()
         .map(|cell| {
             let mut birth_id = [0; 16];
             fill_random(&mut birth_id)?;
@@ -374,7 +378,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
                 round_pace: Span::from_ms(config.timing.round_pace_ms),
                 preference: Span::from_ms(config.timing.preference_ms),
                 cache_bytes_max: CACHE_BYTES_MAX,
-                apply_per_turn: APPLY_PER_TURN,
+                apply_per_turn,
                 seed: random()?,
                 routes: config.routes.clone(),
             })

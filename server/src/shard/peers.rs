@@ -15,8 +15,8 @@ use lockstep_wire::NodeId;
 use super::link::Link;
 use super::{Shard, ShardError};
 
-/// Links at which nodes that no cell knows yet get none: whoever connects on the port for members cannot have more made. The
-/// cells' own members always get theirs.
+/// Links at which a node that no cell knows gets none: whoever connects on the port for members cannot have more made. Those
+/// that a cell knows, its members and its few guests, always get theirs.
 const LINKS_MAX: usize = 64;
 
 impl Shard {
@@ -51,7 +51,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Who was let in before a list came that names another directory is let in no longer.
+    /// Who was let in before a list came that names another directory is let in no longer. What it said may have been taken
+    /// for the member's word, so the link to the member is made anew, too.
     fn close_strays(&mut self, ring: &Ring) -> Result<(), ShardError> {
         let strays: Vec<(ConnectionId, NodeId, String)> = self
             .connections
@@ -63,6 +64,7 @@ impl Shard {
         for (id, node, detail) in strays {
             self.reporter.not_welcome(node, &detail);
             self.close_connection(ring, id, false)?;
+            self.break_link(ring, node, false)?;
         }
         Ok(())
     }

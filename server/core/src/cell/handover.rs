@@ -23,7 +23,7 @@ pub(crate) struct Handover {
 }
 
 impl Cell {
-    /// The leader is asked to hand over; to the member whose disk has most of the log when `to` is 0.
+    /// The leader is asked to hand over; to the one that [`Raft::successor`](crate::raft::Raft::successor) names when `to` is 0.
     pub(crate) fn on_transfer(&mut self, call: Call, to: NodeId, now: Time, fx: &mut Effects) {
         if self.is_stopping {
             return self.refuse(

@@ -53,8 +53,8 @@ pub use snapshot::SNAPSHOT_SLICE_BYTES;
 
 /// Bytes of entries that a cell keeps in memory for its followers, unless it is told otherwise.
 pub const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What a cell applies in one turn at most, in entries, the sessions that they name and what comes of them, unless it is
-/// told otherwise: some ten milliseconds, so that beats go out while much is to be applied.
+/// What the cells of a shard apply in one turn at most, in entries, the sessions that they name and what comes of them,
+/// unless they are told otherwise: some ten milliseconds, so that beats go out while much is to be applied.
 pub const APPLY_PER_TURN: usize = 16_384;
 /// Bytes of entries on their way to one follower.
 const INFLIGHT_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -169,7 +169,10 @@ impl Cell {
     fn overloaded(&self, call: Call, fx: &mut Effects) {
         let refusal = Refusal {
             retry_after_ms: RETRY_AFTER_MS,
-            ..Refusal::new(Status::Overloaded, "more is on its way to a majority than this leader takes")
+            ..Refusal::new(
+                Status::Overloaded,
+                "more is on its way to a majority, or waits to be applied, than this leader takes",
+            )
         };
         self.answer(call, &Reply::Refused(refusal), fx);
     }
@@ -217,7 +220,12 @@ impl Cell {
             self.refuse(call, Status::NoQuorum, "nothing has reached a majority for an election timeout", fx);
             return None;
         }
-        if self.backlog() >= room {
+        // What frees something has only its own way to a majority before it, however much is to be applied after a restart.
+        let backlog = match admission {
+            Admission::Frees => self.raft.last_index().0 - self.raft.committed().0,
+            Admission::Takes | Admission::Opens => self.backlog(),
+        };
+        if backlog >= room {
             self.overloaded(call, fx);
             return None;
         }

@@ -204,8 +204,9 @@ impl Raft {
             }
             let objection = peer.hello.and_then(|hello| self.objection_to(node, hello.incarnation));
             if objection.is_some() {
+                // The member itself may stand at the other end of the link to it by now: it is asked anew.
                 peer.hello = None;
-                peer.refused = objection;
+                peer.refused = None;
             }
             self.peers.push(peer);
         }

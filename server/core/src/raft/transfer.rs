@@ -7,6 +7,8 @@
 use lockstep_wire::NodeId;
 use lockstep_wire::peer::PeerMessage;
 
+use super::membership::LAG_MAX;
+use super::progress::Progress;
 use super::{Peer, Raft, Role};
 use crate::{Effect, Effects, Lane, Time};
 
@@ -79,9 +81,16 @@ impl Raft {
         (0..self.peers.len()).filter(is_able).map(|at| &self.peers[at])
     }
 
-    /// The one of them whose disk has the most, of those with room if there are any.
+    /// The one of them whose disk has the most, of those with room if there are any. One that would have to catch up first
+    /// comes last: it may have a disk that hangs.
     pub fn successor(&self) -> Option<NodeId> {
-        let key = |peer: &&Peer| (!peer.progress.is_short_of_space, peer.progress.matched);
+        let is_close = |progress: &Progress| {
+            !progress.is_probing() && progress.matched.0 + LAG_MAX >= self.log.last_index().0
+        };
+        let key = |peer: &&Peer| {
+            let progress = &peer.progress;
+            (is_close(progress), !progress.is_short_of_space, progress.matched)
+        };
         self.able().max_by_key(key).map(|peer| peer.node)
     }
 

@@ -171,7 +171,8 @@ impl Process {
         }
     }
 
-    /// Who was let in before a list came that names another directory is let in no longer.
+    /// Who was let in before a list came that names another directory is let in no longer, and the link to the member is
+    /// made anew, as in the shell.
     fn close_strays(&mut self, around: &mut Surroundings<'_>) {
         let incarnation_of = |stage| match stage {
             Stage::Peer(node, incarnation) | Stage::Link(node, _, Some(incarnation)) => {
@@ -179,17 +180,18 @@ impl Process {
             }
             Stage::Link(_, _, None) | Stage::Client(_) | Stage::Greeting(_) => None,
         };
-        let strays: Vec<(WireId, String)> = self
+        let strays: Vec<(WireId, NodeId, String)> = self
             .connections
             .iter()
             .filter_map(|(wire, connection)| {
                 let (node, incarnation) = incarnation_of(connection.stage)?;
-                Some((*wire, hello::objection(self.cells.values(), node, incarnation)?))
+                Some((*wire, node, hello::objection(self.cells.values(), node, incarnation)?))
             })
             .collect();
-        for (wire, detail) in strays {
+        for (wire, node, detail) in strays {
             self.note_unwelcome(&detail, around);
             self.on_wire_closed(wire, around);
+            self.break_link(node, false, around);
         }
     }
 

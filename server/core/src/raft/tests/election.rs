@@ -476,3 +476,25 @@ fn stalled_commit_is_noticed() {
     cluster.run_for(SECOND);
     assert!(!cluster.raft(leader.0).is_commit_stalled(cluster.now));
 }
+
+#[test]
+fn a_leader_that_stops_hands_over_to_a_full_disk_rather_than_to_one_that_hangs() {
+    let mut cluster = Cluster::serving(3, 24);
+    let leader = cluster.serving_leader().unwrap();
+    let others: Vec<NodeId> = cluster.nodes().into_iter().filter(|it| *it != leader).collect();
+    let (full, hung) = (others[0], others[1]);
+    cluster.step(full, |raft, _, _| raft.on_space(true));
+    cluster.member(hung.0).is_disk_stuck = true;
+    cluster.run_for(Span::from_ms(200));
+    for _ in 0..10 {
+        cluster.propose(leader, b"work");
+    }
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.raft(leader.0).successor(), Some(full));
+    let from = cluster.now;
+    cluster.step(leader, |raft, now, fx| raft.on_stop(now, fx));
+    let has_taken_over = |cluster: &Cluster| cluster.serving_leader() == Some(full);
+    cluster.run_until(Span::from_ms(10_000), "nobody leads", has_taken_over);
+    let took = cluster.now.since(from).ms();
+    assert!(took < 100, "{took} ms without a leader");
+}

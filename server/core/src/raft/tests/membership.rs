@@ -10,7 +10,7 @@ use super::cluster::{CELL, Cluster};
 use crate::members::MemberObjection;
 use crate::{Effect, Effects, RecordHead, RecordKind, Report, Span, Time};
 
-const SECOND: Span = Span::from_ms(1_000);
+pub(super) const SECOND: Span = Span::from_ms(1_000);
 
 type Outcome = Result<Option<LogIndex>, MemberObjection>;
 
@@ -25,14 +25,14 @@ fn learner(cluster: &mut Cluster, node: NodeId) -> MemberChange<'static> {
 }
 
 /// Does it, and waits until everybody who is a member then knows that it is committed.
-fn must_change(cluster: &mut Cluster, wish: &MemberChange<'_>) {
+pub(super) fn must_change(cluster: &mut Cluster, wish: &MemberChange<'_>) {
     assert!(matches!(change(cluster, wish), Ok(Some(_))), "{wish:?}");
     cluster.run_for(Span::from_ms(200));
     let leader = cluster.serving_leader().expect("somebody serves");
     assert!(!cluster.raft(leader.0).is_membership_changing(), "{wish:?} is committed");
 }
 
-fn add(cluster: &mut Cluster) -> NodeId {
+pub(super) fn add(cluster: &mut Cluster) -> NodeId {
     let node = cluster.add_node();
     let wish = learner(cluster, node);
     must_change(cluster, &wish);

@@ -12,3 +12,4 @@ mod oracle;
 mod replication;
 mod safety;
 mod script;
+mod strays;
