@@ -44,6 +44,14 @@ struct Last {
     lsn: Lsn,
 }
 
+/// The last current entry of a cell in a segment that is written no more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastBehind {
+    pub(crate) segment: SegmentSequence,
+    pub(crate) cell: CellId,
+    pub(crate) index: LogIndex,
+}
+
 /// What a record changes once it is durable.
 #[derive(Clone, Copy, Debug)]
 enum Pending {
@@ -221,12 +229,16 @@ impl Catalog {
         self.cells.get(&cell)?.mark
     }
 
-    /// Every cell with the last of its entries in each segment that lies at least so many behind the tail.
-    pub(crate) fn lasts_behind(&self, segments: u64) -> impl Iterator<Item = (CellId, LogIndex)> + '_ {
+    /// Every cell with the last of its entries in each segment that lies at least so many behind the tail, the oldest first.
+    pub(crate) fn lasts_behind(&self, segments: u64) -> impl Iterator<Item = LastBehind> + '_ {
         let newest = self.newest();
         let behind =
             self.segments.iter().take_while(move |segment| segment.sequence.0 + segments <= newest.0);
-        behind.flat_map(|segment| &segment.lasts).map(|last| (last.cell, last.index))
+        behind.flat_map(|segment| {
+            let of =
+                |last: &Last| LastBehind { segment: segment.sequence, cell: last.cell, index: last.index };
+            segment.lasts.iter().map(of)
+        })
     }
 
     /// First and last index of the cell's current entries.

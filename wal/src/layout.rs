@@ -126,9 +126,10 @@ pub const SNAPSHOT_HEADER_BYTES: usize = 64;
 /// S: a cell is due for a snapshot when this many segments have been begun since an entry that none covers.
 pub const SNAPSHOT_SEGMENTS: u64 = 2;
 
-/// A snapshot is due, too, when there is an entry that none covers for each so many bytes of a segment: half a million for
-/// the usual one, which a start applies again in a second. Small entries take longer to apply than to read.
-pub const UNCOVERED_ENTRY_BYTES: u64 = 128;
+/// A snapshot is due, too, when there is an entry that none covers for each so many bytes of a segment: a third of a million
+/// for the usual one, and half a million by the time that the snapshot counts. A start applies these again, in about a
+/// second, and small entries take longer to apply than to read.
+pub const UNCOVERED_ENTRY_BYTES: u64 = 192;
 
 /// The most live segments, those included that wait for recycling.
 pub const LIVE_SEGMENTS_MAX: u64 = 2 * SNAPSHOT_SEGMENTS + 1 + (RETIRED_SEGMENTS_MAX + SPARE_SEGMENTS) as u64;

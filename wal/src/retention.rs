@@ -10,7 +10,12 @@ use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::{CellId, LogIndex, SnapshotId, Term};
 
 use crate::bytes::get_u64;
+<<<<<<< HEAD
 use crate::layout::{SNAPSHOT_SEGMENTS, UNCOVERED_ENTRY_BYTES};
+=======
+use crate::catalog::Position;
+use crate::layout::SNAPSHOT_SEGMENTS;
+>>>>>>> 6c15be4 (core, wal: a snapshot goes on at the pace of the log)
 use crate::log::Log;
 use crate::record::Record;
 
@@ -105,29 +110,61 @@ impl Log {
     /// The cells whose owner should take a snapshot now, some more than once: they have entries that no snapshot covers,
     /// one that is being written included, in a segment at least `SNAPSHOT_SEGMENTS` behind the one that is written to.
     /// As long as the owner answers, by a durable mark, before as many segments have been filled again, the log stays
-    /// within `LIVE_SEGMENTS_MAX`. If the cells together have more such entries than a start should have to apply again,
-    /// the one with most of them is due as well.
+    /// within `LIVE_SEGMENTS_MAX`. If the cells together have more such entries than `UNCOVERED_ENTRY_BYTES` allows for, the
+    /// one with most of them is due as well.
     pub fn snapshots_due(&self) -> impl Iterator<Item = CellId> + '_ {
         let behind = self.catalog.lasts_behind(SNAPSHOT_SEGMENTS);
-        let behind = behind.filter_map(|(cell, last)| (last > self.covered(cell)).then_some(cell));
+        let behind = behind.filter_map(|last| (last.index > self.written(last.cell)).then_some(last.cell));
         behind.chain(self.longest_if_too_long())
     }
 
-    /// Through which entry a snapshot covers the cell, or will when it is written.
-    fn covered(&self, cell: CellId) -> LogIndex {
-        let marked = self.catalog.newest_mark(cell).map(|mark| mark.id.index);
-        marked.max(self.snapshots.newest_written(cell)).unwrap_or(LogIndex(0))
-    }
-
     fn longest_if_too_long(&self) -> Option<CellId> {
-        let uncovered = self.catalog.cells().filter_map(|cell| {
-            let (_, last) = self.catalog.entries(cell)?;
-            Some((last.0.saturating_sub(self.covered(cell).0), cell))
-        });
+        let uncovered = self.catalog.cells().map(|cell| (self.entries_behind(cell, self.written(cell)), cell));
         let (total, longest) = uncovered.fold((0, None), |(total, longest), (entries, cell)| {
             (total + entries, longest.max(Some((entries, cell))))
         });
-        let entries_max = self.superblock.segment_bytes / UNCOVERED_ENTRY_BYTES;
-        longest.filter(|_| total > entries_max).map(|(_, cell)| cell)
+        longest.filter(|_| total > self.uncovered_max()).map(|(_, cell)| cell)
+    }
+
+    /// The cells whose snapshots are being written, each with how much is used of the room in which it has to come to
+    /// count, in millionths: the `SNAPSHOT_SEGMENTS` segments from where it was due on, or as many uncovered entries as made
+    /// one due. It is more than a million if it is late.
+    pub fn snapshots_written(&self) -> impl Iterator<Item = (CellId, u64)> + '_ {
+        self.snapshots.being_written().map(|cell| (cell, self.segments_used(cell).max(self.entries_used())))
+    }
+
+    fn segments_used(&self, cell: CellId) -> u64 {
+        let mut behind = self.catalog.lasts_behind(SNAPSHOT_SEGMENTS);
+        // They come in the order of their segments.
+        let pinned = behind.find(|last| last.cell == cell && last.index > self.marked(cell));
+        let Some(pinned) = pinned else { return 0 };
+        let segment_bytes = self.superblock.segment_bytes;
+        let Position { segment, offset } = self.tail.position;
+        let segments = segment.0 - pinned.segment.0 - SNAPSHOT_SEGMENTS;
+        (segments * segment_bytes + offset) * 1_000_000 / (SNAPSHOT_SEGMENTS * segment_bytes)
+    }
+
+    fn entries_used(&self) -> u64 {
+        let uncovered = self.catalog.cells().map(|cell| self.entries_behind(cell, self.marked(cell)));
+        let beyond = uncovered.sum::<u64>().saturating_sub(self.uncovered_max());
+        beyond * 1_000_000 / self.uncovered_max()
+    }
+
+    /// Through which entry a snapshot that counts covers the cell.
+    fn marked(&self, cell: CellId) -> LogIndex {
+        self.catalog.newest_mark(cell).map_or(LogIndex(0), |mark| mark.id.index)
+    }
+
+    /// The same, with one that is being written or waits for its mark.
+    fn written(&self, cell: CellId) -> LogIndex {
+        self.snapshots.newest_written(cell).unwrap_or(LogIndex(0)).max(self.marked(cell))
+    }
+
+    fn entries_behind(&self, cell: CellId, index: LogIndex) -> u64 {
+        self.catalog.entries(cell).map_or(0, |(_, last)| last.0.saturating_sub(index.0))
+    }
+
+    fn uncovered_max(&self) -> u64 {
+        self.superblock.segment_bytes / UNCOVERED_ENTRY_BYTES
     }
 }

@@ -136,6 +136,11 @@ impl Snapshots {
         stored.max(self.writings.get(&cell).map(|writing| writing.id.index))
     }
 
+    /// The cells that snapshots are being written of.
+    pub(crate) fn being_written(&self) -> impl Iterator<Item = CellId> + '_ {
+        self.writings.keys().copied()
+    }
+
     /// How long the file of a whole snapshot is.
     pub(crate) fn bytes_of(&self, cell: CellId, index: LogIndex) -> Option<u64> {
         let stored = self.stored.get(&cell)?.iter().find(|stored| stored.index == index);

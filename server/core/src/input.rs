@@ -28,6 +28,12 @@ pub enum Input<'a> {
     LogRead(LogRead<'a>),
     /// The log wishes to let go of old segments: a snapshot of this cell is due. May be said again while it is.
     SnapshotDue,
+    /// So much is used of the room that the log has until the snapshot that is being written must count. Comes in every turn
+    /// from when its first piece was staged until it is stored or dropped.
+    RoomUsed {
+        /// More than a million when it is late.
+        millionths: u64,
+    },
     /// The answer to [`crate::Effect::StageSnapshot`], the last piece's aside: the disk has taken the piece.
     SnapshotStaged {
         /// Of which snapshot.

@@ -212,6 +212,11 @@ impl ShardDisk {
         self.log.snapshots_due().collect()
     }
 
+    /// The cells whose snapshots are being written, each with how much of the log's room for it is used.
+    pub(super) fn snapshots_written(&self) -> Vec<(CellId, u64)> {
+        self.log.snapshots_written().collect()
+    }
+
     /// Starts whatever the log wants done now.
     pub(super) fn submit(&mut self, ring: &Ring, now: Instant) -> Result<(), ShardError> {
         for (_, op) in self.deferred.extract_if(.., |(due, _)| *due <= now).collect::<Vec<_>>() {

@@ -290,6 +290,9 @@ impl Shard {
             };
             self.step(cell, input)?;
         }
+        for (cell, millionths) in self.disk.snapshots_written() {
+            self.step(cell, Input::RoomUsed { millionths })?;
+        }
         for cell in self.disk.snapshots_due() {
             self.step(cell, Input::SnapshotDue)?;
         }

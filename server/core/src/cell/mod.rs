@@ -276,6 +276,7 @@ impl Cell {
             Input::Durable(append) => self.raft.on_durable(append, now, fx),
             Input::LogRead(read) => self.raft.on_log_read(&read, now, fx),
             Input::SnapshotDue => self.take_snapshot(now, fx),
+            Input::RoomUsed { millionths } => self.snapshots.on_room_used(millionths),
             Input::SnapshotStaged { snapshot, piece } => self.on_snapshot_staged(snapshot, piece, fx),
             Input::SnapshotStored { snapshot } => self.on_snapshot_stored(snapshot, now, fx),
             Input::SnapshotDropped { snapshot } => self.on_snapshot_dropped(snapshot, now, fx),
@@ -308,11 +309,11 @@ impl Cell {
         if self.is_halted {
             return Time::NEVER;
         }
-        if self.raft.has_more_to_apply() || self.is_making_piece() {
+        if self.raft.has_more_to_apply() {
             return Time(0);
         }
         let core = self.raft.deadline().min(self.office_deadline()).min(self.handover_deadline());
-        core.min(self.remains_deadline())
+        core.min(self.slice_deadline()).min(self.remains_deadline())
     }
 
     /// Whether entries of the log as the start found it are about to be applied.
@@ -344,7 +345,7 @@ impl Cell {
     fn on_tick(&mut self, now: Time, fx: &mut Effects) {
         self.raft.on_tick(now, fx);
         self.keep_office(now, fx);
-        self.make_slice(fx);
+        self.make_slice(now, fx);
         self.free_remains(now);
     }
 

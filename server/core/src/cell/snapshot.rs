@@ -19,6 +19,10 @@ use crate::time::{Span, Time};
 
 /// What is made of a snapshot in one go: some hundred microseconds.
 pub const SNAPSHOT_SLICE_BYTES: usize = 16 * 1024;
+/// Between two slices, from the second piece on, as long as the log is in no hurry.
+const PAUSE: Span = Span::from_ms(4);
+/// The part of the log's room that a snapshot is written in. The rest is for what follows: it is synced, named and marked.
+const WRITING_MILLIONTHS: u64 = 500_000;
 /// How long a replica whose disk had no room for a snapshot waits before it tries again.
 const RETRY: Span = Span::from_ms(1_000);
 /// Pieces of a leader that may wait for the disk; it sends fewer.
@@ -31,6 +35,10 @@ pub(super) struct Snapshots {
     taking: Option<SnapshotId>,
     /// The piece of it that is being made.
     making: Option<u32>,
+    /// When its next slice is to be made, in a hurry or not.
+    slice_due: Time,
+    /// How much of the log's room for it is used.
+    room_used_millionths: u64,
     /// Its mark is on its way to the disk.
     is_marking: bool,
     retry_at: Time,
@@ -56,6 +64,13 @@ struct Receiving {
     table: Option<Table>,
     /// Pieces that wait for the disk.
     waiting: VecDeque<Vec<u8>>,
+}
+
+impl Snapshots {
+    /// So much of the log's room for the snapshot is used.
+    pub(super) fn on_room_used(&mut self, millionths: u64) {
+        self.room_used_millionths = millionths;
+    }
 }
 
 impl Cell {
@@ -85,6 +100,7 @@ impl Cell {
         };
         self.table.begin_snapshot();
         self.snapshots.taking = Some(snapshot);
+        (self.snapshots.slice_due, self.snapshots.room_used_millionths) = (now, 0);
         self.make_piece(0);
     }
 
@@ -98,9 +114,15 @@ impl Cell {
         self.snapshots.piece.clear();
     }
 
-    /// Makes the next slice of the piece that is being made, and hands the piece to the disk when it is whole.
-    pub(super) fn make_slice(&mut self, fx: &mut Effects) {
+    /// Makes the next slice of the piece that is being made, if it is time, and hands the piece to the disk when it is whole.
+    pub(super) fn make_slice(&mut self, now: Time, fx: &mut Effects) {
+        let is_due = now >= self.slice_deadline();
         let Snapshots { taking: Some(snapshot), making: Some(piece), .. } = self.snapshots else { return };
+        if !is_due {
+            return;
+        }
+        // Most snapshots of a small state are not longer than the first piece.
+        self.snapshots.slice_due = if piece == 0 { now } else { now + PAUSE };
         let bytes = &mut self.snapshots.piece;
         let room = SNAPSHOT_PIECE_BYTES_MAX - bytes.len();
         let is_last = self.table.write_snapshot(bytes, room.min(SNAPSHOT_SLICE_BYTES));
@@ -111,9 +133,19 @@ impl Cell {
         }
     }
 
-    /// Whether a piece is being made, so that the next slice is to come at once.
-    pub(super) fn is_making_piece(&self) -> bool {
-        self.snapshots.making.is_some()
+    /// When the next slice is to be made: at once if the log has gone on further than the snapshot.
+    pub(super) fn slice_deadline(&self) -> Time {
+        if self.snapshots.making.is_none() {
+            return Time::NEVER;
+        }
+        if self.is_snapshot_behind() { Time(0) } else { self.snapshots.slice_due }
+    }
+
+    /// Whether a smaller part of the snapshot is written than of the log's room is used.
+    fn is_snapshot_behind(&self) -> bool {
+        let Some((written, records)) = self.table.snapshot_progress() else { return false };
+        let (written, records) = (written as u64, records as u64);
+        written * WRITING_MILLIONTHS < records * self.snapshots.room_used_millionths
     }
 
     /// The mark of this replica's own snapshot is durable.

@@ -178,6 +178,10 @@ impl Process {
             };
             self.step(cell, input, around);
         }
+        let written: Vec<(CellId, u64)> = self.log.snapshots_written().collect();
+        for (cell, millionths) in written {
+            self.step(cell, Input::RoomUsed { millionths }, around);
+        }
         let due: BTreeSet<CellId> = self.log.snapshots_due().collect();
         for cell in due {
             self.step(cell, Input::SnapshotDue, around);

@@ -64,6 +64,8 @@ pub(super) struct Rig {
     cache_bytes_max: usize,
     /// What a member applies in a turn at most.
     pub(super) apply_per_turn: usize,
+    /// The logs always need their snapshots at once.
+    pub(super) hurries_snapshots: bool,
     /// How often a cell was woken by its own deadline.
     pub(super) ticks: usize,
     /// Entries do not arrive; everything else does.
@@ -127,6 +129,7 @@ impl Rig {
             limits,
             cache_bytes_max,
             apply_per_turn: crate::APPLY_PER_TURN,
+            hurries_snapshots: true,
             ticks: 0,
             is_bulk_cut: false,
             are_drains_held: false,
@@ -440,15 +443,18 @@ impl Rig {
         }
     }
 
-    /// Gives what is on its way until nothing is, lets pieces of snapshots become whole, and gives every member its end of turn.
+    /// Gives what is on its way until nothing is, lets pieces of snapshots become whole unless their pace is looked at, and
+    /// gives every member its end of turn.
     pub(super) fn settle(&mut self) {
         loop {
             while let Some(happening) = self.queue.pop_front() {
                 self.happen(happening);
             }
-            let is_making = |node: &Node| node.cell.as_ref().is_some_and(Cell::is_making_piece);
+            let is_making =
+                |node: &Node| node.cell.as_ref().is_some_and(|cell| cell.slice_deadline() < Time::NEVER);
             let making = (1..).zip(&self.nodes).find(|(_, node)| is_making(node)).map(|(at, _)| at);
-            if let Some(node) = making {
+            if let Some(node) = making.filter(|_| self.hurries_snapshots) {
+                self.step(node, Input::RoomUsed { millionths: 1_000_000 });
                 self.step(node, Input::Tick);
                 continue;
             }

@@ -24,6 +24,8 @@ use crate::table::record::{HoldSlot, LockSlot, SessionSlot, WaitSlot};
 pub(crate) struct SnapshotWriter {
     /// Records that bear it have their copy, or are younger.
     number: u64,
+    /// Sessions and locks that it has.
+    records: usize,
     sessions: Sessions,
     locks: Locks,
     /// What the copies of both say.
@@ -101,6 +103,13 @@ impl Table {
         self.snapshot.is_some()
     }
 
+    /// How many of its sessions and locks the snapshot that is under way has written, and how many it has.
+    pub fn snapshot_progress(&self) -> Option<(usize, usize)> {
+        let writer = self.snapshot.as_ref()?;
+        let left = writer.sessions.left + writer.locks.left;
+        Some((writer.records - left, writer.records))
+    }
+
     /// Appends the next `bytes` bytes of the snapshot, fewer only at its end; tells whether this was the end, with
     /// which the snapshot is over. It costs what is written, and a step for each lock younger than the snapshot that
     /// is passed on the way.
@@ -162,6 +171,7 @@ impl SnapshotWriter {
         put_members(table.members(), &mut rest);
         SnapshotWriter {
             number: table.snapshots_begun,
+            records: sessions + locks,
             sessions: Sessions { left: sessions, last: None, copies: BTreeMap::new() },
             locks: Locks { left: locks, last: String::new(), copies: Names::new() },
             copies: Copies::default(),
