@@ -10,12 +10,8 @@ use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::{CellId, LogIndex, SnapshotId, Term};
 
 use crate::bytes::get_u64;
-<<<<<<< HEAD
-use crate::layout::{SNAPSHOT_SEGMENTS, UNCOVERED_ENTRY_BYTES};
-=======
 use crate::catalog::Position;
-use crate::layout::SNAPSHOT_SEGMENTS;
->>>>>>> 6c15be4 (core, wal: a snapshot goes on at the pace of the log)
+use crate::layout::{SNAPSHOT_SEGMENTS, UNCOVERED_ENTRY_BYTES};
 use crate::log::Log;
 use crate::record::Record;
 
@@ -119,7 +115,8 @@ impl Log {
     }
 
     fn longest_if_too_long(&self) -> Option<CellId> {
-        let uncovered = self.catalog.cells().map(|cell| (self.entries_behind(cell, self.written(cell)), cell));
+        let uncovered =
+            self.catalog.cells().map(|cell| (self.entries_behind(cell, self.written(cell)), cell));
         let (total, longest) = uncovered.fold((0, None), |(total, longest), (entries, cell)| {
             (total + entries, longest.max(Some((entries, cell))))
         });

@@ -161,7 +161,9 @@ fn a_cell_is_due_when_its_uncovered_entry_lies_far_enough_behind_and_no_longer_o
 #[test]
 fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together() {
     let mut rig = Rig::new(1);
-    let half = SEGMENT_BYTES_MIN / UNCOVERED_ENTRY_BYTES / 2;
+    let entries_max = SEGMENT_BYTES_MIN / UNCOVERED_ENTRY_BYTES;
+    let half = entries_max / 2;
+    assert_eq!(2 * half, entries_max, "an even number");
     let append = |rig: &mut Rig, cell, indexes: RangeInclusive<u64>| {
         for index in indexes {
             rig.entry(cell, 1, index, b"small");
@@ -178,6 +180,13 @@ fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together()
     append(&mut rig, OTHER, half + 1..=2 * half);
     append(&mut rig, CELL, half + 2..=half + 2);
     assert_eq!(rig.log.snapshots_due().collect::<Vec<_>>(), [OTHER], "what is being written covers the rest");
+    let used = |rig: &Rig| rig.log.snapshots_written().collect::<Vec<_>>();
+    let beyond = 3 * half + 2 - entries_max;
+    assert_eq!(
+        used(&rig),
+        [(CELL, 1_000_000 * beyond / entries_max)],
+        "it must count before as many have come again"
+    );
     rig.disk.lose_power(&mut rig.random);
     rig.reopen().unwrap();
     assert_eq!(rig.log.snapshots_due().next(), Some(OTHER), "a start counts what it found");
