@@ -67,7 +67,7 @@ pub enum MemberWish {
 
 impl MemberWish {
     /// As a request carries it.
-    pub(super) fn as_change(&self) -> MemberChange<'_> {
+    pub fn as_change(&self) -> MemberChange<'_> {
         match self {
             MemberWish::AddLearner { node, incarnation, peer_address, client_address } => {
                 MemberChange::AddLearner {

@@ -11,6 +11,8 @@ use lockstep_wire::mutant::{self, Mutant};
 use lockstep_wire::peer::MemberIncarnation;
 use lockstep_wire::{Decoded, Incarnation, LogIndex, MemberChange, MemberRow, Members, NodeId, Rows};
 
+use crate::cell::Member;
+
 /// The members of a cell from some entry of its log on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
@@ -35,6 +37,14 @@ pub struct Listed {
 }
 
 impl Listed {
+    /// Where it serves members and clients, as far as is known: the log before the configuration.
+    fn addresses<'a>(&'a self, configured: &'a [Member]) -> [&'a str; 2] {
+        let configured = configured.iter().find(|member| member.node == self.node);
+        let [peer, client] = configured.map_or(["", ""], |it| [&it.peer_address, &it.client_address]);
+        let or = |listed: &'a str, other| if listed.is_empty() { other } else { listed };
+        [or(&self.peer_address, peer), or(&self.client_address, client)]
+    }
+
     fn row(&self) -> MemberRow<'_> {
         MemberRow {
             node: self.node,
@@ -51,13 +61,29 @@ impl Listed {
 pub enum MemberObjection {
     /// Node 0 is nobody.
     Nobody,
-    /// The id was a member's once, or could have been.
+    /// The id is, or was once, that of another directory.
     IdTaken {
-        /// The lowest one that is free.
-        free: u32,
+        /// The id.
+        node: NodeId,
+        /// The only one that can be added.
+        next: u32,
+    },
+    /// The id would leave others out, which could never be given any more.
+    IdNotNext {
+        /// The id.
+        node: NodeId,
+        /// The only one that can be added.
+        next: u32,
     },
     /// An address is missing.
     NoAddress,
+    /// Another member serves at one of the addresses.
+    AddressTaken {
+        /// The node that was to serve there.
+        node: NodeId,
+        /// The one that does.
+        by: NodeId,
+    },
     /// The cell has as many members as a cell may have.
     Full,
     /// The node is not a member.
@@ -75,6 +101,8 @@ pub enum MemberObjection {
     NotAnswered(NodeId),
     /// The node is not heard.
     Silent(NodeId),
+    /// Nobody would have a vote any more.
+    LastVoter(NodeId),
     /// Of the voters that there would be, too few are heard.
     NoMajority {
         /// Those that are heard.
@@ -92,13 +120,16 @@ impl MemberObjection {
         match self {
             MemberObjection::Nobody
             | MemberObjection::IdTaken { .. }
+            | MemberObjection::IdNotNext { .. }
             | MemberObjection::NoAddress
+            | MemberObjection::AddressTaken { .. }
             | MemberObjection::NotMember(_) => true,
             MemberObjection::Full
             | MemberObjection::ChangeUnderWay
             | MemberObjection::NotCaughtUp { .. }
             | MemberObjection::NotAnswered(_)
             | MemberObjection::Silent(_)
+            | MemberObjection::LastVoter(_)
             | MemberObjection::NoMajority { .. }
             | MemberObjection::Leads(_) => false,
         }
@@ -109,13 +140,23 @@ impl fmt::Display for MemberObjection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MemberObjection::Nobody => f.write_str("there is no node 0"),
-            MemberObjection::IdTaken { free } => write!(
+            MemberObjection::IdTaken { node, next } => write!(
                 f,
-                "ids are never used again, not even by the same machine; the lowest free one is {free}"
+                "the id {node} was given to another directory, and ids are never used again, not even by the same \
+                 machine; format the node with the next one, {next}"
+            ),
+            MemberObjection::IdNotNext { node, next } => write!(
+                f,
+                "node {node} is not the next one, and no id is left out, because it could not be given later; format \
+                 the node with the id {next}"
             ),
             MemberObjection::NoAddress => {
                 f.write_str("the addresses are missing: say where the node serves members and clients")
             }
+            MemberObjection::AddressTaken { node, by } => write!(
+                f,
+                "node {by} serves at one of the addresses of node {node} already; correct that, or move node {by} first"
+            ),
             MemberObjection::Full => write!(f, "a cell has at most {MEMBERS_MAX} members; remove one first"),
             MemberObjection::NotMember(node) => write!(f, "node {node} is no member of this cell"),
             MemberObjection::ChangeUnderWay => {
@@ -129,10 +170,16 @@ impl fmt::Display for MemberObjection {
                 write!(f, "node {node} has not said yet what it has; promote it when it has caught up")
             }
             MemberObjection::Silent(node) => write!(f, "node {node} is not heard; start it first"),
+            MemberObjection::LastVoter(node) => {
+                write!(
+                    f,
+                    "node {node} is the last voter, and no cell can be without any; promote another one first"
+                )
+            }
             MemberObjection::NoMajority { heard, voters } => write!(
                 f,
                 "of the {voters} voters that there would be only {heard} are heard, which is no majority: the cell \
-                 would stand still"
+                 would stand still; start others, or add and promote new ones first"
             ),
             MemberObjection::Leads(node) => {
                 write!(f, "node {node} leads the cell; have it hand over first (transfer-leader)")
@@ -142,6 +189,11 @@ impl fmt::Display for MemberObjection {
 }
 
 impl Membership {
+    /// These members, by rising id, and the highest id that any ever had.
+    pub fn new(node_max: NodeId, members: Vec<Listed>) -> Membership {
+        Membership { node_max, members }
+    }
+
     /// Nobody: what a node knows that has yet to join.
     pub(crate) fn none() -> Membership {
         Membership { node_max: NodeId(0), members: Vec::new() }
@@ -220,11 +272,16 @@ impl Membership {
         node <= self.node_max && self.get(node).is_none()
     }
 
-    /// The list after a change; the same one when there is nothing to change, so that a request may be sent again.
+    /// The list after a change; the same one when there is nothing to change, so that a request may be sent again. Members
+    /// that are listed without addresses serve where they are `configured`.
     ///
     /// # Errors
     /// When there can be no such list.
-    pub(crate) fn changed(&self, change: &MemberChange<'_>) -> Result<Membership, MemberObjection> {
+    pub fn changed(
+        &self,
+        change: &MemberChange<'_>,
+        configured: &[Member],
+    ) -> Result<Membership, MemberObjection> {
         let node = change.node();
         if node == NodeId(0) {
             return Err(MemberObjection::Nobody);
@@ -237,12 +294,8 @@ impl Membership {
                 if at.is_ok_and(|at| self.members[at].incarnation == *incarnation) {
                     return Ok(next);
                 }
-                if node <= self.node_max && (at.is_ok() || !mutant::is(Mutant::NodeIdReused)) {
-                    return Err(MemberObjection::IdTaken { free: u32::from(self.node_max.0) + 1 });
-                }
-                if peer_address.is_empty() || client_address.is_empty() {
-                    return Err(MemberObjection::NoAddress);
-                }
+                self.object_to_id(node)?;
+                self.object_to_addresses(node, [peer_address, client_address], configured)?;
                 if self.members.len() >= MEMBERS_MAX {
                     return Err(MemberObjection::Full);
                 }
@@ -260,11 +313,12 @@ impl Membership {
             (MemberChange::Promote { .. }, Ok(at)) => next.members[at].is_voter = true,
             (MemberChange::Remove { .. }, Ok(at)) => {
                 next.members.remove(at);
+                if next.voters().next().is_none() {
+                    return Err(MemberObjection::LastVoter(node));
+                }
             }
             (MemberChange::SetAddresses { peer_address, client_address, .. }, Ok(at)) => {
-                if peer_address.is_empty() || client_address.is_empty() {
-                    return Err(MemberObjection::NoAddress);
-                }
+                self.object_to_addresses(node, [peer_address, client_address], configured)?;
                 (*peer_address).clone_into(&mut next.members[at].peer_address);
                 (*client_address).clone_into(&mut next.members[at].client_address);
             }
@@ -277,6 +331,46 @@ impl Membership {
             ) => return Err(MemberObjection::NotMember(node)),
         }
         Ok(next)
+    }
+
+    /// Why no node can be added under this id. Whoever is not above the highest one was removed, so that one which is left
+    /// out is lost.
+    fn object_to_id(&self, node: NodeId) -> Result<(), MemberObjection> {
+        let next = u32::from(self.node_max.0) + 1;
+        let is_reused = node <= self.node_max && self.get(node).is_none() && mutant::is(Mutant::NodeIdReused);
+        match u32::from(node.0) {
+            id if id == next || is_reused => Ok(()),
+            id if id < next => Err(MemberObjection::IdTaken { node, next }),
+            _ => Err(MemberObjection::IdNotNext { node, next }),
+        }
+    }
+
+    /// Why a node cannot serve at these addresses.
+    fn object_to_addresses(
+        &self,
+        node: NodeId,
+        addresses: [&str; 2],
+        configured: &[Member],
+    ) -> Result<(), MemberObjection> {
+        if addresses.contains(&"") {
+            return Err(MemberObjection::NoAddress);
+        }
+        let has_one = |it: &&Listed| it.addresses(configured).iter().any(|held| addresses.contains(held));
+        let mut others = self.members.iter().filter(|member| member.node != node);
+        others.find(has_one).map_or(Ok(()), |it| Err(MemberObjection::AddressTaken { node, by: it.node }))
+    }
+
+    /// Why the cell would stand still if these were its members and only those could be heard of whom that is said.
+    ///
+    /// # Errors
+    /// When they are no majority.
+    pub fn must_be_heard(&self, is_heard: impl Fn(NodeId) -> bool) -> Result<(), MemberObjection> {
+        let voters = self.voters().count();
+        let heard = self.voters().filter(|node| is_heard(*node)).count();
+        match heard >= self.majority() {
+            true => Ok(()),
+            false => Err(MemberObjection::NoMajority { heard, voters }),
+        }
     }
 }
 
@@ -354,6 +448,13 @@ impl MembershipHistory {
 mod tests {
     use super::*;
 
+    impl Membership {
+        /// After a change of a cell in which no configuration says where anybody serves.
+        fn after(&self, change: &MemberChange<'_>) -> Result<Membership, MemberObjection> {
+            self.changed(change, &[])
+        }
+    }
+
     fn birth(ids: &[u16]) -> Membership {
         let member = |id: &u16| MemberIncarnation {
             node: NodeId(*id),
@@ -372,11 +473,13 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_given_once_ever() {
-        let list = birth(&[1, 2, 3]);
-        let list = list.changed(&learner(7)).unwrap();
+    fn ids_are_given_one_after_the_other_and_each_once_ever() {
+        let list = birth(&[1, 2, 6]);
+        let objection = MemberObjection::IdNotNext { node: NodeId(8), next: 7 };
+        assert_eq!(list.after(&learner(8)), Err(objection));
+        let list = list.after(&learner(7)).unwrap();
         assert!(!list.is_voter(NodeId(7)));
-        let list = list.changed(&MemberChange::Remove { node: NodeId(7) }).unwrap();
+        let list = list.after(&MemberChange::Remove { node: NodeId(7) }).unwrap();
         assert!(list.has_removed(NodeId(7)) && list.has_removed(NodeId(5)) && !list.has_removed(NodeId(8)));
         let other = MemberChange::AddLearner {
             node: NodeId(1),
@@ -385,37 +488,85 @@ mod tests {
             client_address: "10.0.0.4:7400",
         };
         for change in [learner(7), learner(5), other] {
-            assert_eq!(list.changed(&change), Err(MemberObjection::IdTaken { free: 8 }), "{change:?}");
+            let objection = MemberObjection::IdTaken { node: change.node(), next: 8 };
+            assert_eq!(list.after(&change), Err(objection), "{change:?}");
         }
-        assert!(list.changed(&learner(8)).is_ok());
+        assert!(list.after(&learner(8)).is_ok());
+    }
+
+    fn serving_at(
+        id: u16,
+        peer_address: &'static str,
+        client_address: &'static str,
+    ) -> MemberChange<'static> {
+        MemberChange::SetAddresses { node: NodeId(id), peer_address, client_address }
+    }
+
+    #[test]
+    fn no_two_members_serve_at_one_address() {
+        let configured = |id: u16| Member {
+            node: NodeId(id),
+            peer_address: format!("10.0.0.{id}:7500"),
+            client_address: format!("10.0.0.{id}:7400"),
+        };
+        // Node 4 is configured and no member, so that nobody serves there.
+        let configured: Vec<Member> = (1..=4).map(configured).collect();
+        let list = birth(&[1, 2, 3]);
+        let added = list.changed(&learner(4), &configured).expect("nobody else serves there");
+        let taken = |node, by| Err(MemberObjection::AddressTaken { node: NodeId(node), by: NodeId(by) });
+        for (by, peer, client) in
+            [(2, "10.0.0.2:7500", "a:1"), (2, "a:1", "10.0.0.2:7400"), (4, "10.0.0.4:7400", "a:1")]
+        {
+            assert_eq!(added.changed(&serving_at(3, peer, client), &configured), taken(3, by));
+            let newcomer = MemberChange::AddLearner {
+                node: NodeId(5),
+                incarnation: Incarnation([5; 16]),
+                peer_address: peer,
+                client_address: client,
+            };
+            assert_eq!(added.changed(&newcomer, &configured), taken(5, by));
+        }
+        // Its own it may keep, and where somebody served before he moved another one may.
+        let moved = added.changed(&serving_at(2, "10.0.0.2:7500", "b:1"), &configured).unwrap();
+        let there = serving_at(3, "10.0.0.3:7500", "10.0.0.2:7400");
+        let there = moved.changed(&there, &configured).unwrap();
+        // Asked for again, an addition is no failure wherever others serve by now.
+        let away = there.changed(&serving_at(4, "c:1", "c:2"), &configured).unwrap();
+        let away = away.changed(&serving_at(1, "10.0.0.4:7500", "10.0.0.4:7400"), &configured).unwrap();
+        assert_eq!(away.changed(&learner(4), &configured).as_ref(), Ok(&away));
+    }
+
+    #[test]
+    fn a_cell_keeps_a_voter_and_a_majority_that_is_heard() {
+        let list = birth(&[1]).after(&learner(2)).unwrap();
+        let remove = MemberChange::Remove { node: NodeId(1) };
+        assert_eq!(list.after(&remove), Err(MemberObjection::LastVoter(NodeId(1))));
+        let list = birth(&[1, 2, 3, 4]).after(&learner(5)).unwrap();
+        assert_eq!(list.must_be_heard(|node| node <= NodeId(3)), Ok(()));
+        let silent = list.must_be_heard(|node| node <= NodeId(2) || node == NodeId(5));
+        assert_eq!(silent, Err(MemberObjection::NoMajority { heard: 2, voters: 4 }));
     }
 
     #[test]
     fn what_is_so_already_may_be_asked_for_again() {
-        let list = birth(&[1, 2, 3]).changed(&learner(4)).unwrap();
-        assert_eq!(list.changed(&learner(4)).as_ref(), Ok(&list));
+        let list = birth(&[1, 2, 3]).after(&learner(4)).unwrap();
+        assert_eq!(list.after(&learner(4)).as_ref(), Ok(&list));
         let promote = MemberChange::Promote { node: NodeId(4) };
-        let promoted = list.changed(&promote).unwrap();
-        assert_eq!(promoted.changed(&promote).as_ref(), Ok(&promoted));
+        let promoted = list.after(&promote).unwrap();
+        assert_eq!(promoted.after(&promote).as_ref(), Ok(&promoted));
         assert_eq!(
-            promoted.changed(&learner(4)).as_ref(),
+            promoted.after(&learner(4)).as_ref(),
             Ok(&promoted),
             "a late repetition takes no vote away"
         );
         // It was born with no address in the list.
-        assert_eq!(promoted.changed(&learner(1)).as_ref(), Ok(&promoted));
+        assert_eq!(promoted.after(&learner(1)).as_ref(), Ok(&promoted));
         let there = ("10.0.9.4:7500", "10.0.9.4:7400");
-        let moved = promoted
-            .changed(&MemberChange::SetAddresses {
-                node: NodeId(4),
-                peer_address: there.0,
-                client_address: there.1,
-            })
-            .unwrap();
-        assert_eq!(moved.changed(&learner(4)).as_ref(), Ok(&moved), "it is not moved back");
+        let moved = promoted.after(&serving_at(4, there.0, there.1)).unwrap();
+        assert_eq!(moved.after(&learner(4)).as_ref(), Ok(&moved), "it is not moved back");
         let remove = MemberChange::Remove { node: NodeId(2) };
-        let removed = promoted.changed(&remove).unwrap();
-        assert_eq!(removed.changed(&remove).as_ref(), Ok(&removed));
+        let removed = promoted.after(&remove).unwrap();
+        assert_eq!(removed.after(&remove).as_ref(), Ok(&removed));
         assert_eq!((removed.majority(), promoted.majority()), (2, 3));
     }
 
@@ -423,16 +574,16 @@ mod tests {
     fn nonsense_is_refused() {
         let list = birth(&[1, 2, 3]);
         let unknown = MemberChange::Promote { node: NodeId(9) };
-        assert_eq!(list.changed(&unknown), Err(MemberObjection::NotMember(NodeId(9))));
-        assert_eq!(list.changed(&learner(0)), Err(MemberObjection::Nobody));
-        let nowhere = MemberChange::SetAddresses { node: NodeId(1), peer_address: "", client_address: "x" };
-        assert_eq!(list.changed(&nowhere), Err(MemberObjection::NoAddress));
+        assert_eq!(list.after(&unknown), Err(MemberObjection::NotMember(NodeId(9))));
+        assert_eq!(list.after(&learner(0)), Err(MemberObjection::Nobody));
+        let nowhere = serving_at(1, "", "x");
+        assert_eq!(list.after(&nowhere), Err(MemberObjection::NoAddress));
     }
 
     #[test]
     fn the_newest_list_counts_and_goes_with_its_entry() {
         let one = birth(&[1, 2, 3]);
-        let two = one.changed(&learner(4)).unwrap();
+        let two = one.after(&learner(4)).unwrap();
         let mut history = MembershipHistory::new(one.clone());
         history.push(LogIndex(5), two.clone());
         assert_eq!((history.current(), history.committed()), (&two, &one));
@@ -446,7 +597,7 @@ mod tests {
     #[test]
     fn a_state_from_before_the_newest_committed_list_does_not_take_it_back() {
         let one = birth(&[1, 2, 3]);
-        let two = one.changed(&learner(4)).unwrap();
+        let two = one.after(&learner(4)).unwrap();
         let mut history = MembershipHistory::new(one.clone());
         history.push(LogIndex(5), two.clone());
         assert!(history.commit(LogIndex(6)));

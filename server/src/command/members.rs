@@ -1,14 +1,16 @@
 //! `lockstep members`: who the members of each cell are, how far they have come, and changes of that.
 //!
 //! Invariant: a change is made cell by cell, each by its leader, and may be asked for again: what has been done already is
-//! said so and is no failure. Deliberately absent: what is allowed; the leader says that.
+//! said so and is no failure. Deliberately absent: what is allowed; the core says that, to the leader of each cell and here
+//! before the first of them is asked.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use lockstep_client::core::{MemberWish, MembersInfo};
+use lockstep_client::core::{MemberState, MemberWish, MembersInfo};
 use lockstep_client::{Config, Error, change_members, members_of, status_of, transfer_leader};
+use lockstep_core::{Listed, MemberObjection, Membership};
 use lockstep_wire::{CellId, LogIndex, NodeId, Status};
 use serde_json::{Value, json};
 
@@ -83,11 +85,13 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
     let cells = cells(&args).await?;
     let wish = match wish_of(change, &args, &cells).await? {
         Ok(wish) => wish,
-        Err(reason) => {
-            complain(&format!("{reason}; nothing was changed"));
-            return Ok(exit::FAILED);
-        }
+        Err(reason) => return Ok(give_up(&reason)),
     };
+    for seen in &cells {
+        if let Err(objection) = foresee(&seen.members, &wish) {
+            return Ok(give_up(&format!("cell {}: {objection}", seen.cell)));
+        }
+    }
     let mut done = Vec::new();
     for seen in &cells {
         let cell = seen.cell;
@@ -108,6 +112,11 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
+fn give_up(reason: &str) -> u8 {
+    complain(&format!("{reason}; nothing was changed"));
+    exit::FAILED
+}
+
 /// What the leaders are to be asked; or why nothing is.
 async fn wish_of(
     change: &Change,
@@ -119,8 +128,7 @@ async fn wish_of(
             let cell = args.cell.map_or(Config::FIRST_CELL, CellId);
             let new = members_of(address, cell, args.cluster.timeout).await?;
             let role = status_of(address, cell, args.cluster.timeout).await?.role;
-            let misfit = cells.iter().find_map(|seen| misfit(seen.cell, &seen.members, &new, &role));
-            if let Some(reason) = misfit {
+            if let Some(reason) = cells.iter().find_map(|seen| misfit(&seen.members, &new, &role)) {
                 return Ok(Err(reason));
             }
             MemberWish::AddLearner {
@@ -131,31 +139,17 @@ async fn wish_of(
             }
         }
         Change::Promote { node, .. } => MemberWish::Promote { node: NodeId(*node) },
-        Change::Remove { node } => {
-            let loss = cells.iter().find_map(|seen| loss(seen.cell, &seen.members, NodeId(*node)));
-            if let Some(reason) = loss {
-                return Ok(Err(reason));
-            }
-            MemberWish::Remove { node: NodeId(*node) }
-        }
-        Change::Move { node, peer, client } => {
-            let taken =
-                cells.iter().find_map(|seen| taken(&seen.members, NodeId(*node), &peer.to_string(), client));
-            if let Some(reason) = taken {
-                return Ok(Err(reason));
-            }
-            MemberWish::SetAddresses {
-                node: NodeId(*node),
-                peer_address: peer.to_string(),
-                client_address: client.clone(),
-            }
-        }
+        Change::Remove { node } => MemberWish::Remove { node: NodeId(*node) },
+        Change::Move { node, peer, client } => MemberWish::SetAddresses {
+            node: NodeId(*node),
+            peer_address: peer.to_string(),
+            client_address: client.clone(),
+        },
     }))
 }
 
-/// Why the node that answers at an address is none to add to this cell. One that is a member already, by the same incarnation,
-/// may be asked for again.
-fn misfit(cell: CellId, members: &MembersInfo, new: &MembersInfo, role: &str) -> Option<String> {
+/// Why the node that answers at an address cannot become a member as it is; one that is a member may be asked for again.
+fn misfit(members: &MembersInfo, new: &MembersInfo, role: &str) -> Option<String> {
     let node = new.node;
     if new.cluster != members.cluster {
         return Some(format!(
@@ -177,57 +171,39 @@ fn misfit(cell: CellId, members: &MembersInfo, new: &MembersInfo, role: &str) ->
             members.shards
         ));
     }
-    if let Some(listed) = members.members.iter().find(|member| member.node == node) {
-        return (listed.incarnation != new.incarnation).then(|| {
-            format!(
-                "node {node} is a member of cell {cell}, and what answers was formatted anew under its id; format it with \
-                 the next free id, {}",
-                u32::from(members.node_max.0) + 1
-            )
-        });
-    }
-    if u32::from(node.0) != u32::from(members.node_max.0) + 1 {
-        return Some(format!(
-            "the next free id is {}, and that is node {node}; ids are never used again, and none is left out: format it \
-             with that id",
-            u32::from(members.node_max.0) + 1
-        ));
+    let is_same = |it: &MemberState| it.node == node && it.incarnation == new.incarnation;
+    if members.members.iter().any(is_same) {
+        return None;
     }
     if role == "unborn" {
         return Some(format!(
             "node {node} does not wait to join; set `join = true` in its configuration and restart it"
         ));
     }
-    if new.peer_address.parse::<SocketAddr>().is_err() {
-        return Some(format!("node {node} does not say where it serves members"));
-    }
-    taken(members, node, &new.peer_address, &new.client_address)
+    let is_nowhere = new.peer_address.parse::<SocketAddr>().is_err();
+    is_nowhere.then(|| format!("node {node} does not say where it serves members"))
 }
 
-/// Which other member serves at one of these addresses.
-fn taken(members: &MembersInfo, node: NodeId, peer: &str, client: &str) -> Option<String> {
-    let others = members.members.iter().filter(|member| member.node != node);
-    let same = others.into_iter().find(|it| it.peer_address == peer || it.client_address == client)?;
-    Some(format!("node {} has one of these addresses already; correct it", same.node))
-}
-
-/// Why a voter must not be removed, as far as can be seen before a leader would hand over for it.
-fn loss(cell: CellId, members: &MembersInfo, node: NodeId) -> Option<String> {
-    let voters = || members.members.iter().filter(|member| member.is_voter);
-    if members.leader != node || members.node != node {
-        return None;
+/// What the leader of a cell would object to a wish, as far as can be seen, so that none makes a change that the next one
+/// refuses, and none hands over in vain.
+fn foresee(members: &MembersInfo, wish: &MemberWish) -> Result<(), MemberObjection> {
+    if members.leader != members.node {
+        return Ok(());
     }
-    let left = voters().filter(|member| member.node != node).count();
-    let heard = voters().filter(|member| member.node != node && member.is_linked).count();
-    if left == 0 {
-        return Some(format!("node {node} is the last voter of cell {cell}, which cannot be without any"));
+    let listed = |member: &MemberState| Listed {
+        node: member.node,
+        incarnation: member.incarnation,
+        is_voter: member.is_voter,
+        peer_address: member.peer_address.clone(),
+        client_address: member.client_address.clone(),
+    };
+    let list = Membership::new(members.node_max, members.members.iter().map(listed).collect());
+    let next = list.changed(&wish.as_change(), &[])?;
+    if *wish == (MemberWish::Remove { node: members.leader }) {
+        let is_linked = |node| members.members.iter().any(|it| it.node == node && it.is_linked);
+        next.must_be_heard(is_linked)?;
     }
-    (heard <= left / 2).then(|| {
-        format!(
-            "cell {cell}: of the {left} voters that there would be only {heard} are heard, which is no majority: the cell \
-             would stand still"
-        )
-    })
+    Ok(())
 }
 
 /// Has the leader of one cell make the change, whoever leads meanwhile.
@@ -422,7 +398,6 @@ fn deed(wish: &MemberWish, before: &Seen) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_client::core::MemberState;
     use lockstep_wire::{ClusterId, Incarnation};
 
     use super::*;
@@ -469,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_belong_there_is_not_added() {
-        let misfit = |new: &MembersInfo, role| misfit(CellId(0), &cell(), new, role).unwrap_or_default();
+        let misfit = |new: &MembersInfo, role| misfit(&cell(), new, role).unwrap_or_default();
         assert_eq!(misfit(&newcomer(4), "joining"), "");
         assert_eq!(misfit(&newcomer(2), "follower"), "", "asked for again");
         for (new, role, words) in [
@@ -480,13 +455,11 @@ mod tests {
                 "joining",
                 "formatted with 1 shard, the others with 2 shards",
             ),
-            (MembersInfo { incarnation: Incarnation([8; 16]), ..newcomer(2) }, "joining", "formatted anew"),
-            (newcomer(5), "joining", "the next free id is 4"),
             (newcomer(4), "unborn", "set `join = true`"),
             (
-                MembersInfo { client_address: "10.0.0.3:7400".to_owned(), ..newcomer(4) },
+                MembersInfo { peer_address: String::new(), ..newcomer(4) },
                 "joining",
-                "node 3 has one of these addresses",
+                "where it serves members",
             ),
         ] {
             let said = misfit(&new, role);
@@ -495,14 +468,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_leader_would_refuse_is_seen_before_any_is_asked() {
+        let move_to = |client: &str| MemberWish::SetAddresses {
+            node: NodeId(3),
+            peer_address: "10.0.0.3:7500".to_owned(),
+            client_address: client.to_owned(),
+        };
+        let taken = MemberObjection::AddressTaken { node: NodeId(3), by: NodeId(2) };
+        assert_eq!(foresee(&cell(), &move_to("10.0.0.2:7400")), Err(taken));
+        assert_eq!(foresee(&cell(), &move_to("10.0.0.9:7400")), Ok(()));
+        let stale = MembersInfo { node: NodeId(2), ..cell() };
+        assert_eq!(foresee(&stale, &move_to("10.0.0.2:7400")), Ok(()), "who does not lead may know less");
+    }
+
+    #[test]
     fn a_leader_hands_over_only_if_its_removal_can_follow() {
         let mut members = cell();
-        assert_eq!(loss(CellId(0), &members, NodeId(2)), None, "its leader says what is allowed");
-        let said = loss(CellId(0), &members, NodeId(1)).unwrap_or_default();
-        assert!(said.contains("of the 2 voters that there would be only 1 are heard"), "{said}");
+        let remove = |node| MemberWish::Remove { node: NodeId(node) };
+        assert_eq!(foresee(&members, &remove(2)), Ok(()), "its leader knows better who is heard");
+        let silent = MemberObjection::NoMajority { heard: 1, voters: 2 };
+        assert_eq!(foresee(&members, &remove(1)), Err(silent));
         members.members.truncate(1);
-        let said = loss(CellId(0), &members, NodeId(1)).unwrap_or_default();
-        assert!(said.contains("the last voter"), "{said}");
+        assert_eq!(foresee(&members, &remove(1)), Err(MemberObjection::LastVoter(NodeId(1))));
     }
 
     #[test]

@@ -160,6 +160,10 @@ fn what_would_stop_the_cell_is_refused_with_the_reason() {
     let first = cluster.places[0].client.to_string();
     let out = cluster.must(&["add", &first]);
     assert!(out.lines().all(|line| line.contains("node 1 is a member already, with a vote")), "{out}");
+    let [peer, client] = [cluster.places[1].peer, cluster.places[1].client].map(|it| it.to_string());
+    let (is_done, _, err) = cluster.members(&["move", "1", "--peer", &peer, "--client", &client]);
+    assert!(!is_done && err.contains("node 2 serves at one of the addresses of node 1 already"), "{err}");
+    assert!(err.contains("nothing was changed"), "{err}");
     cluster.kill(new);
     std::thread::sleep(Duration::from_millis(1_500));
     let (is_done, _, err) = cluster.members(&["promote", "4", "--wait", "1s", "--timeout", "2s"]);

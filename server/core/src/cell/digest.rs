@@ -113,10 +113,10 @@ mod tests {
         let change = MemberChange::AddLearner {
             node: NodeId(node),
             incarnation: Incarnation([1; 16]),
-            peer_address: "peer",
-            client_address: "client",
+            peer_address: &format!("peer-{node}"),
+            client_address: &format!("client-{node}"),
         };
-        list.changed(&change).expect("it can be added")
+        list.changed(&change, &[]).expect("it can be added")
     }
 
     /// What is said of these digests, reported one after the other.

@@ -104,7 +104,7 @@ impl Cell {
             let detail = "leadership is moving, or has moved a moment ago";
             return self.refuse(call, Status::NoQuorum, detail, fx);
         }
-        match self.raft.change_members(change, now, fx) {
+        match self.raft.change_members(change, &self.config.members, now, fx) {
             Ok(Some(index)) => self.calls.add_member_change(Proposed { index, call }),
             Ok(None) => self.ask(call, Question::Members, fx),
             Err(objection) => {

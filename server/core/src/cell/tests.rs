@@ -10,6 +10,7 @@ mod expiry;
 mod failover;
 mod handover;
 mod locks;
+mod members;
 mod restoration;
 mod rig;
 mod sessions;

@@ -12,6 +12,7 @@ use lockstep_wire::peer::PeerRefusal;
 use lockstep_wire::{Incarnation, LogIndex, MemberChange, Members, NodeId};
 
 use super::{Peer, Raft, RaftEvent, Role};
+use crate::cell::Member;
 use crate::members::{Listed, MemberObjection, Membership};
 use crate::{Effects, Time};
 
@@ -65,13 +66,15 @@ impl Raft {
         self.peers.iter().filter(counts)
     }
 
-    /// Changes who the members are; nothing is done when they are so already. Tells where the entry is.
+    /// Changes who the members are; nothing is done when they are so already. Tells where the entry is. `configured` says
+    /// where those serve that are listed without addresses.
     ///
     /// # Errors
     /// Why not.
     pub fn change_members(
         &mut self,
         change: &MemberChange<'_>,
+        configured: &[Member],
         now: Time,
         fx: &mut Effects,
     ) -> Result<Option<LogIndex>, MemberObjection> {
@@ -79,7 +82,7 @@ impl Raft {
         if self.memberships.is_changing() {
             return Err(MemberObjection::ChangeUnderWay);
         }
-        let next = self.memberships.current().changed(change)?;
+        let next = self.memberships.current().changed(change, configured)?;
         if next == *self.memberships.current() {
             return Ok(None);
         }
@@ -113,17 +116,12 @@ impl Raft {
                     return Err(MemberObjection::NotCaughtUp { node: *node, lag });
                 }
             }
-            MemberChange::Remove { node } if *node == self.config.node => {
-                return Err(MemberObjection::Leads(*node));
-            }
             MemberChange::Remove { .. } => {}
         }
-        let voters = next.voters().count();
-        let heard = next.voters().filter(|node| self.is_heard(*node, now)).count();
-        match heard >= next.majority() {
-            true => Ok(()),
-            false => Err(MemberObjection::NoMajority { heard, voters }),
-        }
+        next.must_be_heard(|node| self.is_heard(node, now))?;
+        // Last, because a hand-over is worth while only if the removal can follow.
+        let node = self.config.node;
+        if *change == (MemberChange::Remove { node }) { Err(MemberObjection::Leads(node)) } else { Ok(()) }
     }
 
     /// Whether a node is this one, or was heard within an election timeout over a link that stands.
