@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use lockstep_ring::net::{self, SocketOptions};
-use lockstep_ring::{Ring, RingConfig};
+use lockstep_ring::{Ring, RingConfig, Token};
 
 /// How many nodes there are.
 pub const NODES: usize = 5;
@@ -35,6 +35,10 @@ const CLIENT_BUFFERS: (u16, u32) = (256, 16 * 1024);
 const PEER_BUFFERS: (u16, u32) = (64, 64 * 1024);
 /// A node looks at least this often whether it is to stop.
 const TURN_MAX: Duration = Duration::from_millis(50);
+
+/// What is no connection's.
+const ACCEPT: Token = Token(u64::MAX);
+const WRITE: Token = Token(u64::MAX - 1);
 
 /// The running program.
 #[derive(Debug)]

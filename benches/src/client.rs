@@ -10,16 +10,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
-use lockstep_ring::net::{SocketOptions, outgoing};
-use lockstep_ring::{Completion, GroupId, Ring, RingConfig, Token};
+use lockstep_ring::{Ring, RingConfig};
 use lockstep_wire::frame::Frame;
 use lockstep_wire::limit::{REPLY_FRAME_BYTES_MAX, TTL_MS_MAX};
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Mutation, Request, kind};
 use lockstep_wire::{Correlation, FencingToken, Owner, RequestId, Rows, SessionId, Status};
 
+use crate::connections::{Connections, Hearing, Party};
 use crate::question::{CELL, SESSION_CORRELATION, check_welcome, put_hello, put_open};
-use crate::stream::Stream;
 
 pub(crate) const TURN_MAX: Duration = Duration::from_millis(100);
 /// How long a run may take to open its sessions, and to close them.
@@ -72,7 +71,8 @@ pub fn drive(server: SocketAddr, load: &Load) -> anyhow::Result<Figures> {
     assert!(load.connections > 0 && load.depth > 0, "a load has connections and pairs");
     let ring = Ring::new(RING).context("io_uring could not be set up")?;
     let group = ring.add_buffer_group(256, 16 * 1024).context("receive buffers could not be registered")?;
-    Driver::new(&ring, group, server, load)?.run()
+    let hearing = Hearing { group, frame_bytes_max: REPLY_FRAME_BYTES_MAX };
+    Driver::new(&ring, hearing, server, load)?.run()
 }
 
 /// One acquire and its release, over and over.
@@ -92,14 +92,13 @@ enum PairState {
     Releasing,
 }
 
+/// What a connection is for.
 struct Client {
-    stream: Stream,
     session: SessionId,
     last_request: RequestId,
     /// Outcomes that came since the last request and that the next one says it has seen.
     seen: Vec<RequestId>,
     pairs: Vec<Pair>,
-    is_dirty: bool,
 }
 
 /// Where a run stands.
@@ -113,11 +112,9 @@ enum Phase {
 }
 
 struct Driver<'r> {
-    ring: &'r Ring,
-    group: GroupId,
+    connections: Connections<'r>,
     load: Load,
     clients: Vec<Client>,
-    dirty: Vec<usize>,
     phase: Phase,
     /// Sessions to be opened, pairs to be finished, sessions to be closed.
     awaited: usize,
@@ -127,25 +124,13 @@ struct Driver<'r> {
     figures: Figures,
 }
 
-pub(crate) const OP_SEND: u64 = 1;
-pub(crate) const OP_RECEIVE: u64 = 0;
-pub(crate) const OP_CONNECT: u64 = 2;
-
-pub(crate) fn token(at: usize, op: u64) -> Token {
-    Token(at as u64 * 4 + op)
-}
-
-pub(crate) fn client_of(token: Token) -> usize {
-    usize::try_from(token.0 / 4).expect("tokens are small")
-}
-
 impl<'r> Driver<'r> {
-    fn new(ring: &'r Ring, group: GroupId, server: SocketAddr, load: &Load) -> anyhow::Result<Driver<'r>> {
+    fn new(ring: &'r Ring, hearing: Hearing, server: SocketAddr, load: &Load) -> anyhow::Result<Driver<'r>> {
         let now = Instant::now();
+        let mut connections = Connections::new(ring);
         let mut clients = Vec::new();
         for at in 0..load.connections {
-            let socket = ring.adopt_socket(outgoing(server, None, &SocketOptions::default())?);
-            ring.connect(socket, server, token(at, OP_CONNECT));
+            connections.dial(server, hearing)?;
             let pair = |number| Pair {
                 name: format!("/ls/quick/job-{at:04}-{number:03}"),
                 owner: Owner(number as u64 + 1),
@@ -154,22 +139,18 @@ impl<'r> Driver<'r> {
                 state: PairState::Idle,
             };
             clients.push(Client {
-                stream: Stream::new(socket),
                 session: SessionId(0),
                 last_request: RequestId(0),
                 seen: Vec::new(),
                 pairs: (0..load.depth).map(pair).collect(),
-                is_dirty: false,
             });
         }
         let acquire = Histogram::new_with_max(LATENCY_NS_MAX, 3)?;
         Ok(Driver {
-            ring,
-            group,
+            connections,
             load: *load,
             awaited: clients.len(),
             clients,
-            dirty: Vec::new(),
             phase: Phase::Opening,
             counted_from: now,
             counted_until: now,
@@ -181,11 +162,7 @@ impl<'r> Driver<'r> {
     fn run(mut self) -> anyhow::Result<Figures> {
         let mut phase_began = Instant::now();
         loop {
-            self.ring.submit_and_wait(Some(TURN_MAX)).context("the ring refused to go on")?;
-            let now = Instant::now();
-            for completion in self.ring.completions() {
-                self.on_completion(completion, now)?;
-            }
+            let now = self.turn(TURN_MAX)?;
             let before = self.phase;
             match self.phase {
                 Phase::Opening if self.awaited == 0 => self.begin(now),
@@ -202,85 +179,8 @@ impl<'r> Driver<'r> {
             if now >= self.next_beat {
                 self.keep_alive(now);
             }
-            self.flush();
+            self.connections.flush();
         }
-    }
-
-    fn on_completion(&mut self, completion: Completion<'_>, now: Instant) -> anyhow::Result<()> {
-        let at = completion.token().map_or(0, client_of);
-        match completion {
-            Completion::Received { bytes, is_armed, .. } => {
-                self.on_bytes(at, &bytes, now)?;
-                drop(bytes);
-                if !is_armed {
-                    self.listen(at);
-                }
-            }
-            Completion::ReceiveStarved { .. } => self.listen(at),
-            Completion::Sent { buffer, result, .. } => {
-                result.context("a send failed")?;
-                self.clients[at].stream.on_sent(self.ring, buffer, token(at, OP_SEND));
-            }
-            Completion::Connected { result, .. } => {
-                result.context("the server could not be reached")?;
-                put_hello(&mut self.clients[at].stream.out);
-                self.note_dirty(at);
-                self.listen(at);
-            }
-            other => bail!("connection {at} has ended: {other:?}"),
-        }
-        Ok(())
-    }
-
-    fn listen(&mut self, at: usize) {
-        let socket = self.clients[at].stream.socket();
-        self.ring.receive_multishot(socket, self.group, token(at, OP_RECEIVE));
-    }
-
-    fn on_bytes(&mut self, at: usize, bytes: &[u8], now: Instant) -> anyhow::Result<()> {
-        let mut assembler = std::mem::take(&mut self.clients[at].stream.assembler);
-        let mut rest = bytes;
-        while let Some(frame) = assembler.next(&mut rest, REPLY_FRAME_BYTES_MAX)? {
-            self.on_frame(at, &frame, now)?;
-        }
-        self.clients[at].stream.assembler = assembler;
-        Ok(())
-    }
-
-    fn on_frame(&mut self, at: usize, frame: &Frame<'_>, now: Instant) -> anyhow::Result<()> {
-        if frame.head.kind == kind::HELLO | kind::REPLY {
-            check_welcome(frame)?;
-            put_open(at as u64, &mut self.clients[at].stream.out);
-            self.note_dirty(at);
-            return Ok(());
-        }
-        let correlation = frame.head.correlation.0;
-        match Reply::decode(frame)? {
-            Reply::Opened { session, next_request_id, .. } => {
-                self.clients[at].session = session;
-                self.clients[at].last_request = RequestId(next_request_id.0 - 1);
-                self.awaited -= 1;
-            }
-            Reply::Granted(grant) => {
-                if now >= self.counted_from && now < self.counted_until {
-                    let pair = usize::try_from(correlation)?;
-                    let latency = now.duration_since(self.clients[at].pairs[pair].sent_at);
-                    self.figures.acquire.saturating_record(u64::try_from(latency.as_nanos())?);
-                    self.figures.writes += 1;
-                }
-                self.release(at, usize::try_from(correlation)?, grant.token);
-            }
-            Reply::Done => {
-                self.figures.writes += u64::from(now >= self.counted_from && now < self.counted_until);
-                self.on_released(at, usize::try_from(correlation)?);
-            }
-            Reply::KeptAlive(rows) => {
-                ensure!(rows.iter().all(|row| row.status == Status::Ok), "a session has ended: {rows:?}");
-            }
-            Reply::Closed { .. } => self.awaited -= 1,
-            other => bail!("the answer to {correlation} is {other:?}"),
-        }
-        Ok(())
     }
 
     fn begin(&mut self, now: Instant) {
@@ -312,9 +212,8 @@ impl<'r> Driver<'r> {
             names: Rows::Slice(&[&pair.name]),
             data: b"",
         });
-        request.encode(CELL, Correlation(number as u64), &mut client.stream.out);
+        request.encode(CELL, Correlation(number as u64), self.connections.out(at));
         client.seen.clear();
-        self.note_dirty(at);
     }
 
     fn release(&mut self, at: usize, number: usize, token: FencingToken) {
@@ -327,9 +226,8 @@ impl<'r> Driver<'r> {
         let request = Request::Release { mutation, acquire_id: pair.acquire_id, name: &pair.name, token };
         // Until it is answered, the pair remembers its release: that is what the next request has seen.
         pair.acquire_id = mutation.request_id;
-        request.encode(CELL, Correlation(number as u64), &mut client.stream.out);
+        request.encode(CELL, Correlation(number as u64), self.connections.out(at));
         client.seen.clear();
-        self.note_dirty(at);
     }
 
     fn on_released(&mut self, at: usize, number: usize) {
@@ -350,8 +248,7 @@ impl<'r> Driver<'r> {
         for at in 0..self.clients.len() {
             let sessions = [self.clients[at].session];
             let request = Request::KeepAlive(Rows::Slice(&sessions));
-            request.encode(CELL, Correlation(SESSION_CORRELATION), &mut self.clients[at].stream.out);
-            self.note_dirty(at);
+            request.encode(CELL, Correlation(SESSION_CORRELATION), self.connections.out(at));
         }
     }
 
@@ -360,22 +257,53 @@ impl<'r> Driver<'r> {
         self.awaited = self.clients.len();
         for at in 0..self.clients.len() {
             let request = Request::CloseSession { session: self.clients[at].session };
-            request.encode(CELL, Correlation(SESSION_CORRELATION), &mut self.clients[at].stream.out);
-            self.note_dirty(at);
+            request.encode(CELL, Correlation(SESSION_CORRELATION), self.connections.out(at));
         }
     }
+}
 
-    fn note_dirty(&mut self, at: usize) {
-        if !std::mem::replace(&mut self.clients[at].is_dirty, true) {
-            self.dirty.push(at);
-        }
+impl<'r> Party<'r> for Driver<'r> {
+    fn connections(&mut self) -> &mut Connections<'r> {
+        &mut self.connections
     }
 
-    fn flush(&mut self) {
-        for at in self.dirty.drain(..) {
-            self.clients[at].is_dirty = false;
-            self.clients[at].stream.flush(self.ring, token(at, OP_SEND));
+    fn on_connected(&mut self, at: usize) {
+        put_hello(self.connections.out(at));
+    }
+
+    fn on_frame(&mut self, at: usize, frame: &Frame<'_>, now: Instant) -> anyhow::Result<()> {
+        if frame.head.kind == kind::HELLO | kind::REPLY {
+            check_welcome(frame)?;
+            put_open(at as u64, self.connections.out(at));
+            return Ok(());
         }
+        let correlation = frame.head.correlation.0;
+        match Reply::decode(frame)? {
+            Reply::Opened { session, next_request_id, .. } => {
+                self.clients[at].session = session;
+                self.clients[at].last_request = RequestId(next_request_id.0 - 1);
+                self.awaited -= 1;
+            }
+            Reply::Granted(grant) => {
+                if now >= self.counted_from && now < self.counted_until {
+                    let pair = usize::try_from(correlation)?;
+                    let latency = now.duration_since(self.clients[at].pairs[pair].sent_at);
+                    self.figures.acquire.saturating_record(u64::try_from(latency.as_nanos())?);
+                    self.figures.writes += 1;
+                }
+                self.release(at, usize::try_from(correlation)?, grant.token);
+            }
+            Reply::Done => {
+                self.figures.writes += u64::from(now >= self.counted_from && now < self.counted_until);
+                self.on_released(at, usize::try_from(correlation)?);
+            }
+            Reply::KeptAlive(rows) => {
+                ensure!(rows.iter().all(|row| row.status == Status::Ok), "a session has ended: {rows:?}");
+            }
+            Reply::Closed { .. } => self.awaited -= 1,
+            other => bail!("the answer to {correlation} is {other:?}"),
+        }
+        Ok(())
     }
 }
 

@@ -6,13 +6,13 @@
 
 pub mod ceiling;
 pub mod client;
+mod connections;
 pub mod large;
 pub mod nodes;
 pub mod pace;
 pub mod process;
 pub mod question;
 pub mod soak;
-mod stream;
 pub mod table;
 pub mod windows;
 

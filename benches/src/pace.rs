@@ -11,17 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use lockstep_ring::net::{SocketOptions, outgoing};
-use lockstep_ring::{Completion, GroupId, Ring};
+use lockstep_ring::Ring;
 use lockstep_wire::frame::Frame;
 use lockstep_wire::limit::{REPLY_FRAME_BYTES_MAX, SESSIONS_PER_BATCH_MAX, TTL_MS_MAX};
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Request, SessionProof, kind};
 use lockstep_wire::{Correlation, Owner, Rows, SessionId, Status};
 
-use crate::client::{OP_CONNECT, OP_RECEIVE, OP_SEND, RING, TURN_MAX, client_of, next_mutation, token};
+use crate::client::{RING, TURN_MAX, next_mutation};
+use crate::connections::{Connections, Hearing, Party};
 use crate::question::{CELL, SESSION_CORRELATION, check_welcome, put_hello};
-use crate::stream::Stream;
 use crate::table::{Client, Hold, filling};
 
 /// How long it may take until all sessions are attached.
@@ -99,7 +98,8 @@ pub fn drive(
     assert!(pace.connections > 0 && rate > 0.0, "a pace has connections and writes");
     let ring = Ring::new(RING).context("io_uring could not be set up")?;
     let group = ring.add_buffer_group(512, 16 * 1024).context("receive buffers could not be registered")?;
-    Driver::new(&ring, group, server, holders, pace)?.run(course)
+    let hearing = Hearing { group, frame_bytes_max: REPLY_FRAME_BYTES_MAX };
+    Driver::new(&ring, hearing, server, holders, pace)?.run(course)
 }
 
 /// What the session of a holder is at.
@@ -121,10 +121,8 @@ struct Holder {
     due: Instant,
 }
 
-struct Connection {
-    stream: Stream,
-    is_dirty: bool,
-    /// Its sessions, in batches, and which of them beats next.
+/// The sessions of a connection, in batches, and which of them beats next.
+struct Share {
     batches: Vec<Vec<SessionProof>>,
     next_batch: usize,
 }
@@ -144,11 +142,10 @@ enum Phase {
 }
 
 struct Driver<'r> {
-    ring: &'r Ring,
-    group: GroupId,
+    connections: Connections<'r>,
     holders: Vec<Holder>,
-    connections: Vec<Connection>,
-    dirty: Vec<usize>,
+    /// By connection.
+    shares: Vec<Share>,
     /// Batches whose sessions are not attached yet.
     unattached: usize,
     rate: Rate,
@@ -169,40 +166,33 @@ struct Driver<'r> {
 impl<'r> Driver<'r> {
     fn new(
         ring: &'r Ring,
-        group: GroupId,
+        hearing: Hearing,
         server: SocketAddr,
         holders: Vec<(Client, Vec<Hold>)>,
         pace: &Pace,
     ) -> anyhow::Result<Driver<'r>> {
         let now = Instant::now();
-        let mut connections = Vec::new();
+        let mut connections = Connections::new(ring);
+        let mut shares = Vec::new();
         for at in 0..pace.connections {
-            let socket = ring.adopt_socket(outgoing(server, None, &SocketOptions::default())?);
-            ring.connect(socket, server, token(at, OP_CONNECT));
+            connections.dial(server, hearing)?;
             let own = holders.iter().skip(at).step_by(pace.connections);
             let proofs: Vec<SessionProof> = own
                 .map(|(client, _)| SessionProof { session: client.session, nonce: client.nonce })
                 .collect();
             let batches = proofs.chunks(SESSIONS_PER_BATCH_MAX).map(<[_]>::to_vec).collect();
-            connections.push(Connection {
-                stream: Stream::new(socket),
-                is_dirty: false,
-                batches,
-                next_batch: 0,
-            });
+            shares.push(Share { batches, next_batch: 0 });
         }
-        let unattached = connections.iter().map(|connection| connection.batches.len()).sum();
-        let per_connection = connections.iter().map(|connection| connection.batches.len()).max().unwrap_or(1);
+        let unattached = shares.iter().map(|share| share.batches.len()).sum();
+        let per_connection = shares.iter().map(|share| share.batches.len()).max().unwrap_or(1);
         let batches = u32::try_from(per_connection * pace.connections)?;
         let beat_interval = Duration::from_millis(u64::from(TTL_MS_MAX) / 4) / batches;
         let holder =
             |(client, holds)| Holder { client, holds, number: 0, standing: Standing::Holding, due: now };
         Ok(Driver {
-            ring,
-            group,
-            holders: holders.into_iter().map(holder).collect(),
             connections,
-            dirty: Vec::new(),
+            holders: holders.into_iter().map(holder).collect(),
+            shares,
             unattached,
             rate: pace.rate,
             phase: Phase::Attaching,
@@ -222,11 +212,7 @@ impl<'r> Driver<'r> {
         let mut over_since = None;
         loop {
             let patience = self.patience(over_since.is_some());
-            self.ring.submit_and_wait(Some(patience)).context("the ring refused to go on")?;
-            let now = Instant::now();
-            for completion in self.ring.completions() {
-                self.on_completion(completion, now)?;
-            }
+            let now = self.turn(patience)?;
             if over_since.is_none() && course.is_over.load(Ordering::Acquire) {
                 over_since = Some(now);
             }
@@ -239,7 +225,7 @@ impl<'r> Driver<'r> {
                     self.under_way
                 ),
             }
-            self.flush();
+            self.connections.flush();
         }
     }
 
@@ -299,76 +285,6 @@ impl<'r> Driver<'r> {
         course.paced.store(rate.to_bits(), Ordering::Release);
     }
 
-    fn on_completion(&mut self, completion: Completion<'_>, now: Instant) -> anyhow::Result<()> {
-        let at = completion.token().map_or(0, client_of);
-        match completion {
-            Completion::Received { bytes, is_armed, .. } => {
-                self.on_bytes(at, &bytes, now)?;
-                drop(bytes);
-                if !is_armed {
-                    self.listen(at);
-                }
-            }
-            Completion::ReceiveStarved { .. } => self.listen(at),
-            Completion::Sent { buffer, result, .. } => {
-                result.context("a send failed")?;
-                self.connections[at].stream.on_sent(self.ring, buffer, token(at, OP_SEND));
-            }
-            Completion::Connected { result, .. } => {
-                result.context("the server could not be reached")?;
-                put_hello(&mut self.connections[at].stream.out);
-                self.note_dirty(at);
-                self.listen(at);
-            }
-            other => bail!("connection {at} has ended: {other:?}"),
-        }
-        Ok(())
-    }
-
-    fn listen(&mut self, at: usize) {
-        let socket = self.connections[at].stream.socket();
-        self.ring.receive_multishot(socket, self.group, token(at, OP_RECEIVE));
-    }
-
-    fn on_bytes(&mut self, at: usize, bytes: &[u8], now: Instant) -> anyhow::Result<()> {
-        let mut assembler = std::mem::take(&mut self.connections[at].stream.assembler);
-        let mut rest = bytes;
-        while let Some(frame) = assembler.next(&mut rest, REPLY_FRAME_BYTES_MAX)? {
-            self.on_frame(at, &frame, now)?;
-        }
-        self.connections[at].stream.assembler = assembler;
-        Ok(())
-    }
-
-    fn on_frame(&mut self, at: usize, frame: &Frame<'_>, now: Instant) -> anyhow::Result<()> {
-        if frame.head.kind == kind::HELLO | kind::REPLY {
-            check_welcome(frame)?;
-            self.attach(at);
-            return Ok(());
-        }
-        let correlation = frame.head.correlation.0;
-        match Reply::decode(frame)? {
-            Reply::Attached(rows) => {
-                let refused = rows.iter().find(|row| row.status != Status::Ok);
-                ensure!(refused.is_none(), "a session cannot be attached: {refused:?}");
-                self.unattached -= 1;
-            }
-            Reply::KeptAlive(rows) => {
-                let refused = rows.iter().find(|row| row.status != Status::Ok);
-                ensure!(refused.is_none(), "a session has ended: {refused:?}");
-            }
-            Reply::Done => self.on_written(correlation, Standing::Releasing, Standing::Free, now)?,
-            Reply::Granted(grant) => {
-                self.on_written(correlation, Standing::Acquiring, Standing::Holding, now)?;
-                let holder = &mut self.holders[usize::try_from(correlation)?];
-                holder.holds[holder.number] = Hold { acquire_id: holder.client.last, token: grant.token };
-                holder.number = (holder.number + 1) % holder.holds.len();
-            }
-            other => bail!("the answer to {correlation} is {other:?}"),
-        }
-        Ok(())
-    }
-
     fn on_written(&mut self, holder: u64, from: Standing, to: Standing, now: Instant) -> anyhow::Result<()> {
         let holder = &mut self.holders[usize::try_from(holder)?];
         assert!(holder.standing == from, "only what was asked for is answered");
@@ -379,30 +295,28 @@ impl<'r> Driver<'r> {
     }
 
     fn attach(&mut self, at: usize) {
-        let connection = &mut self.connections[at];
-        for batch in &connection.batches {
+        let out = self.connections.out(at);
+        for batch in &self.shares[at].batches {
             let request = Request::AttachSessions(Rows::Slice(batch));
-            request.encode(CELL, Correlation(SESSION_CORRELATION), &mut connection.stream.out);
+            request.encode(CELL, Correlation(SESSION_CORRELATION), out);
         }
-        self.note_dirty(at);
     }
 
     /// Keeps batches of sessions alive, one after the other, so that no moment has all of them.
     fn beat(&mut self, now: Instant) {
         while self.next_beat <= now {
             self.next_beat += self.beat_interval;
-            let least = (0..self.connections.len()).min_by_key(|at| self.connections[*at].next_batch);
+            let least = (0..self.shares.len()).min_by_key(|at| self.shares[*at].next_batch);
             let at = least.expect("there are connections");
-            let connection = &mut self.connections[at];
-            let count = connection.batches.len();
-            connection.next_batch += 1;
-            let Some(batch) = connection.batches.get((connection.next_batch - 1) % count.max(1)) else {
+            let share = &mut self.shares[at];
+            let count = share.batches.len();
+            share.next_batch += 1;
+            let Some(batch) = share.batches.get((share.next_batch - 1) % count.max(1)) else {
                 continue;
             };
             let sessions: Vec<SessionId> = batch.iter().map(|proof| proof.session).collect();
             let request = Request::KeepAlive(Rows::Slice(&sessions));
-            request.encode(CELL, Correlation(SESSION_CORRELATION), &mut connection.stream.out);
-            self.note_dirty(at);
+            request.encode(CELL, Correlation(SESSION_CORRELATION), self.connections.out(at));
         }
     }
 
@@ -456,8 +370,7 @@ impl<'r> Driver<'r> {
         let Hold { acquire_id, token } = holder.holds[holder.number];
         let name = filling(holder.client.session, holder.number as u64);
         let request = Request::Release { mutation, acquire_id, name: &name, token };
-        request.encode(CELL, Correlation(at as u64), &mut self.connections[connection].stream.out);
-        self.note_dirty(connection);
+        request.encode(CELL, Correlation(at as u64), self.connections.out(connection));
     }
 
     fn acquire(&mut self, at: usize, due: Instant) {
@@ -479,20 +392,45 @@ impl<'r> Driver<'r> {
             names: Rows::Slice(&[&name]),
             data: b"",
         });
-        request.encode(CELL, Correlation(at as u64), &mut self.connections[connection].stream.out);
-        self.note_dirty(connection);
+        request.encode(CELL, Correlation(at as u64), self.connections.out(connection));
+    }
+}
+
+impl<'r> Party<'r> for Driver<'r> {
+    fn connections(&mut self) -> &mut Connections<'r> {
+        &mut self.connections
     }
 
-    fn note_dirty(&mut self, at: usize) {
-        if !std::mem::replace(&mut self.connections[at].is_dirty, true) {
-            self.dirty.push(at);
-        }
+    fn on_connected(&mut self, at: usize) {
+        put_hello(self.connections.out(at));
     }
 
-    fn flush(&mut self) {
-        for at in self.dirty.drain(..) {
-            self.connections[at].is_dirty = false;
-            self.connections[at].stream.flush(self.ring, token(at, OP_SEND));
+    fn on_frame(&mut self, at: usize, frame: &Frame<'_>, now: Instant) -> anyhow::Result<()> {
+        if frame.head.kind == kind::HELLO | kind::REPLY {
+            check_welcome(frame)?;
+            self.attach(at);
+            return Ok(());
         }
+        let correlation = frame.head.correlation.0;
+        match Reply::decode(frame)? {
+            Reply::Attached(rows) => {
+                let refused = rows.iter().find(|row| row.status != Status::Ok);
+                ensure!(refused.is_none(), "a session cannot be attached: {refused:?}");
+                self.unattached -= 1;
+            }
+            Reply::KeptAlive(rows) => {
+                let refused = rows.iter().find(|row| row.status != Status::Ok);
+                ensure!(refused.is_none(), "a session has ended: {refused:?}");
+            }
+            Reply::Done => self.on_written(correlation, Standing::Releasing, Standing::Free, now)?,
+            Reply::Granted(grant) => {
+                self.on_written(correlation, Standing::Acquiring, Standing::Holding, now)?;
+                let holder = &mut self.holders[usize::try_from(correlation)?];
+                holder.holds[holder.number] = Hold { acquire_id: holder.client.last, token: grant.token };
+                holder.number = (holder.number + 1) % holder.holds.len();
+            }
+            other => bail!("the answer to {correlation} is {other:?}"),
+        }
+        Ok(())
     }
 }

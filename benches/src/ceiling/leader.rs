@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use anyhow::{Context, bail, ensure};
-use lockstep_ring::net::{SocketOptions, outgoing};
-use lockstep_ring::{Completion, GroupId, Ring, Token};
+use anyhow::{bail, ensure};
+use lockstep_ring::{Completion, Ring};
 use lockstep_wire::frame::{self, Frame, Head, LEVEL};
 use lockstep_wire::hello::{HelloReply, PROTOCOL};
 use lockstep_wire::limit::{CLIENT_FRAME_BYTES_MAX, PEER_FRAME_BYTES_MAX, TTL_MS_MAX, TTL_MS_MIN};
@@ -23,20 +23,10 @@ use lockstep_wire::{
 };
 
 use super::disk::Disk;
-use super::{CLIENT_BUFFERS, MAJORITY, NODES, PEER_BUFFERS, RING, TURN_MAX};
-use crate::stream::Stream;
+use super::{ACCEPT, CLIENT_BUFFERS, MAJORITY, NODES, PEER_BUFFERS, RING, TURN_MAX, WRITE};
+use crate::connections::{Connections, Hearing, Party};
 
 const CELL: CellId = CellId(0);
-const ACCEPT: Token = Token(u64::MAX);
-const WRITE: Token = Token(u64::MAX - 1);
-const OP_RECEIVE: u64 = 0;
-const OP_SEND: u64 = 1;
-const OP_CONNECT: u64 = 2;
-
-fn token(at: usize, op: u64) -> Token {
-    Token(at as u64 * 4 + op)
-}
-
 /// A write that no majority has yet.
 struct Pending {
     client: usize,
@@ -45,14 +35,11 @@ struct Pending {
 }
 
 struct Leader<'r> {
-    ring: &'r Ring,
     address: SocketAddr,
-    client_group: GroupId,
-    peer_group: GroupId,
+    clients: Hearing,
     disk: Disk,
     /// The followers first, then the clients.
-    streams: Vec<Stream>,
-    dirty: Vec<usize>,
+    connections: Connections<'r>,
     /// What each follower has confirmed.
     confirmed: [u64; NODES - 1],
     appended: u64,
@@ -75,23 +62,18 @@ pub(super) fn run(
     address: SocketAddr,
     followers: &[SocketAddr],
 ) -> anyhow::Result<()> {
-    let client_group = ring.add_buffer_group(CLIENT_BUFFERS.0, CLIENT_BUFFERS.1)?;
-    let peer_group = ring.add_buffer_group(PEER_BUFFERS.0, PEER_BUFFERS.1)?;
-    let mut streams = Vec::new();
-    for (at, follower) in followers.iter().enumerate() {
-        let socket = ring.adopt_socket(outgoing(*follower, None, &SocketOptions::default())?);
-        ring.connect(socket, *follower, token(at, OP_CONNECT));
-        streams.push(Stream::new(socket));
-    }
+    let group = ring.add_buffer_group(CLIENT_BUFFERS.0, CLIENT_BUFFERS.1)?;
+    let clients = Hearing { group, frame_bytes_max: CLIENT_FRAME_BYTES_MAX };
+    let group = ring.add_buffer_group(PEER_BUFFERS.0, PEER_BUFFERS.1)?;
+    let peers = Hearing { group, frame_bytes_max: PEER_FRAME_BYTES_MAX };
+    let mut connections = Connections::new(ring);
+    followers.iter().try_for_each(|follower| connections.dial(*follower, peers))?;
     ring.accept_multishot(ring.adopt_socket(listener), ACCEPT);
     let mut leader = Leader {
-        ring,
         address,
-        client_group,
-        peer_group,
+        clients,
         disk: Disk::new(ring, file),
-        streams,
-        dirty: Vec::new(),
+        connections,
         confirmed: [0; NODES - 1],
         appended: 0,
         replied: 0,
@@ -103,77 +85,16 @@ pub(super) fn run(
         is_over: false,
     };
     while !stop.load(Ordering::Acquire) && !leader.is_over {
-        leader.turn()?;
+        leader.turn(TURN_MAX)?;
+        leader.forward();
+        leader.reply();
+        leader.connections.flush();
+        leader.disk.submit(ring, WRITE);
     }
     Ok(())
 }
 
 impl Leader<'_> {
-    fn turn(&mut self) -> anyhow::Result<()> {
-        self.ring.submit_and_wait(Some(TURN_MAX)).context("the ring refused to go on")?;
-        for completion in self.ring.completions() {
-            self.on_completion(completion)?;
-        }
-        self.forward();
-        self.reply();
-        for at in self.dirty.drain(..) {
-            self.streams[at].flush(self.ring, token(at, OP_SEND));
-        }
-        self.disk.submit(self.ring, WRITE);
-        Ok(())
-    }
-
-    fn on_completion(&mut self, completion: Completion<'_>) -> anyhow::Result<()> {
-        let at = completion.token().map_or(0, |token| usize::try_from(token.0 / 4).unwrap_or(usize::MAX));
-        match completion {
-            Completion::Accepted { fd, is_armed, .. } => {
-                ensure!(is_armed, "the listener has stopped");
-                self.streams.push(Stream::new(self.ring.adopt_socket(fd)));
-                self.listen(self.streams.len() - 1);
-            }
-            Completion::Connected { result, .. } => {
-                result.context("a follower cannot be reached")?;
-                self.listen(at);
-            }
-            Completion::Received { bytes, is_armed, .. } => {
-                self.on_bytes(at, &bytes)?;
-                drop(bytes);
-                if !is_armed {
-                    self.listen(at);
-                }
-            }
-            Completion::ReceiveStarved { .. } => self.listen(at),
-            Completion::Sent { buffer, result, .. } => {
-                result.context("a send failed")?;
-                self.streams[at].on_sent(self.ring, buffer, token(at, OP_SEND));
-            }
-            written @ Completion::Written { .. } => self.disk.on_completion(written)?,
-            // A client that has gone; its socket stays until the end of the program.
-            Completion::EndOfStream { .. } | Completion::ReceiveFailed { .. } if at >= NODES - 1 => {}
-            // A follower that has ended knows why; without it there is nothing to measure.
-            Completion::EndOfStream { .. } | Completion::ReceiveFailed { .. } => self.is_over = true,
-            other => bail!("{other:?}"),
-        }
-        Ok(())
-    }
-
-    fn listen(&self, at: usize) {
-        let group = if at < NODES - 1 { self.peer_group } else { self.client_group };
-        self.ring.receive_multishot(self.streams[at].socket(), group, token(at, OP_RECEIVE));
-    }
-
-    fn on_bytes(&mut self, at: usize, bytes: &[u8]) -> anyhow::Result<()> {
-        let is_follower = at < NODES - 1;
-        let limit = if is_follower { PEER_FRAME_BYTES_MAX } else { CLIENT_FRAME_BYTES_MAX };
-        let mut assembler = std::mem::take(&mut self.streams[at].assembler);
-        let mut rest = bytes;
-        while let Some(frame) = assembler.next(&mut rest, limit)? {
-            if is_follower { self.on_confirmation(at, &frame)? } else { self.on_request(at, &frame)? }
-        }
-        self.streams[at].assembler = assembler;
-        Ok(())
-    }
-
     fn on_confirmation(&mut self, follower: usize, frame: &Frame<'_>) -> anyhow::Result<()> {
         match PeerMessage::decode(frame)? {
             PeerMessage::AppendReply { outcome: AppendOutcome::Durable { through }, .. } => {
@@ -202,8 +123,7 @@ impl Leader<'_> {
     fn on_session_request(&mut self, client: usize, frame: &Frame<'_>) -> anyhow::Result<()> {
         let correlation = frame.head.correlation;
         let asked = frame.head.kind;
-        let out = &mut self.streams[client].out;
-        self.dirty.push(client);
+        let out = self.connections.out(client);
         if asked == kind::HELLO {
             let address = self.address.to_string();
             let reply = HelloReply {
@@ -275,8 +195,7 @@ impl Leader<'_> {
         });
         message.encode(CELL, &mut self.frame);
         for at in 0..NODES - 1 {
-            self.streams[at].out.extend_from_slice(&self.frame);
-            self.dirty.push(at);
+            self.connections.out(at).extend_from_slice(&self.frame);
         }
         self.payloads.clear();
         self.ends.clear();
@@ -297,9 +216,36 @@ impl Leader<'_> {
             } else {
                 Reply::Done
             };
-            reply.encode(kind, CELL, correlation, &mut self.streams[client].out);
-            self.dirty.push(client);
+            reply.encode(kind, CELL, correlation, self.connections.out(client));
         }
+    }
+}
+
+impl<'r> Party<'r> for Leader<'r> {
+    fn connections(&mut self) -> &mut Connections<'r> {
+        &mut self.connections
+    }
+
+    fn on_connected(&mut self, _at: usize) {}
+
+    fn on_frame(&mut self, at: usize, frame: &Frame<'_>, _now: Instant) -> anyhow::Result<()> {
+        if at < NODES - 1 { self.on_confirmation(at, frame) } else { self.on_request(at, frame) }
+    }
+
+    fn on_other(&mut self, at: usize, completion: Completion<'_>) -> anyhow::Result<()> {
+        match completion {
+            Completion::Accepted { fd, is_armed, .. } => {
+                ensure!(is_armed, "the listener has stopped");
+                self.connections.adopt(fd, self.clients);
+            }
+            written @ Completion::Written { .. } => self.disk.on_completion(written)?,
+            // A client that has gone; its socket stays until the end of the program.
+            Completion::EndOfStream { .. } | Completion::ReceiveFailed { .. } if at >= NODES - 1 => {}
+            // A follower that has ended knows why; without it there is nothing to measure.
+            Completion::EndOfStream { .. } | Completion::ReceiveFailed { .. } => self.is_over = true,
+            other => bail!("{other:?}"),
+        }
+        Ok(())
     }
 }
 
