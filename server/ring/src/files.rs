@@ -108,6 +108,23 @@ impl Ring {
         unsafe { self.start(Op::Allocate { token, file: file.0 }, entry) }
     }
 
+    /// Frees what this part of the file takes on the disk; it reads as zeros then, and the file stays as long.
+    pub fn punch(&self, file: File, offset: u64, len: u64, token: Token) -> OpId {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let entry = entry_on!(self.target(file.0), |fd| {
+            opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
+        });
+        // SAFETY: the entry refers to no memory.
+        unsafe { self.start(Op::Allocate { token, file: file.0 }, entry) }
+    }
+
+    /// How long the file is. Asks the kernel at once, which has it at hand.
+    pub fn file_bytes(&self, file: File) -> io::Result<u64> {
+        let descriptors = self.descriptors.borrow();
+        let fd = descriptors.fd(file.0).ok_or(io::ErrorKind::NotFound)?;
+        Ok(u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0))
+    }
+
     /// Opens a file or directory. Fails at once if the path has a NUL in it.
     pub fn open(&self, path: &Path, mode: OpenMode, token: Token) -> io::Result<OpId> {
         let path = pinned_path(path)?;

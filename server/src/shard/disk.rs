@@ -16,7 +16,7 @@ use lockstep_wire::{CellId, LogIndex, SnapshotId};
 use super::recovery::recover;
 use super::{DISK, ShardError, ShardPlan};
 
-/// The pause before each piece of background work, and of a snapshot, so that neither crowds out commits.
+/// The pause before each piece of background work, of a snapshot, and of what is freed, so that none crowds out commits.
 const BACKGROUND_PAUSE: Duration = Duration::from_millis(2);
 
 /// How often a disk that was full is tried again.
@@ -46,6 +46,8 @@ pub(super) struct ShardDisk {
     appended: VecDeque<(Lsn, CellId, AppendId)>,
     /// Work that waits for its moment.
     deferred: Vec<(Instant, DiskOp)>,
+    /// When the next part of what was removed may be freed.
+    free_due: Instant,
     /// When to look again whether a disk that was full has room.
     space_due: Option<Instant>,
     /// What the cells were last told of it.
@@ -77,6 +79,7 @@ pub(super) fn open(
         driver,
         appended: VecDeque::new(),
         deferred: Vec::new(),
+        free_due: Instant::now(),
         space_due: None,
         is_short_of_space: false,
         reads: BTreeMap::new(),
@@ -222,6 +225,10 @@ impl ShardDisk {
         for (_, op) in self.deferred.extract_if(.., |(due, _)| *due <= now).collect::<Vec<_>>() {
             self.start(ring, op);
         }
+        if self.driver.has_to_free() && self.free_due <= now {
+            self.driver.free_part(ring);
+            self.free_due = now + BACKGROUND_PAUSE;
+        }
         self.look_for_space(now);
         while let Some(op) = self.log.poll_op() {
             let may_wait = match op.lane {
@@ -269,7 +276,8 @@ impl ShardDisk {
 
     /// When work that waits is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deferred.iter().map(|(due, _)| *due).min()
+        let freeing = self.driver.has_to_free().then_some(self.free_due);
+        self.deferred.iter().map(|(due, _)| *due).chain(freeing).min()
     }
 }
 
@@ -307,6 +315,7 @@ mod tests {
             driver: LogDisk::new(ring, &std::env::temp_dir(), DISK).unwrap(),
             appended: VecDeque::new(),
             deferred: Vec::new(),
+            free_due: Instant::now(),
             space_due: None,
             is_short_of_space: false,
             reads: BTreeMap::new(),

@@ -192,6 +192,39 @@ fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together()
     assert_eq!(rig.log.snapshots_due().next(), Some(OTHER), "a start counts what it found");
 }
 
+#[test]
+fn the_room_for_a_snapshot_is_used_from_where_it_was_due_to_where_the_log_would_get_too_long() {
+    let mut rig = Rig::new(1);
+    rig.entries(CELL, 1, 1..=1, 100);
+    let next = fill_segments(&mut rig, OTHER, 1, SNAPSHOT_SEGMENTS - 1);
+    rig.log.begin_snapshot(CELL, snapshot_id(1, 1));
+    let used = |rig: &Rig| rig.log.snapshots_written().collect::<Vec<_>>();
+    assert_eq!(used(&rig), [(CELL, 0)], "none is due");
+    let mut next = fill_segments(&mut rig, OTHER, next, 1);
+    let mut before = 0;
+    for segments in 1..=SNAPSHOT_SEGMENTS {
+        let until = segments * 1_000_000 / SNAPSHOT_SEGMENTS;
+        let [(CELL, after)] = used(&rig)[..] else { panic!("{:?}", used(&rig)) };
+        assert!(after > before && after < until, "{before}, {after}, {until}");
+        rig.entries(OTHER, 1, next..=next, 60_000);
+        let [(CELL, more)] = used(&rig)[..] else { panic!("{:?}", used(&rig)) };
+        assert!(more > after, "every entry uses some of it, whosever it is");
+        next = fill_segments(&mut rig, OTHER, next + 1, 1);
+        let [(CELL, then)] = used(&rig)[..] else { panic!("{:?}", used(&rig)) };
+        assert!(then >= until, "{then} of {until}");
+        before = more;
+    }
+    // It was taken in time for the next one: what its mark covers pins nothing.
+    rig.log.write_snapshot(CELL, 0, true, b"state");
+    rig.settle();
+    rig.record(CELL, RecordKind::SnapshotMark, 1, 1, b"");
+    rig.settle();
+    assert_eq!(used(&rig), []);
+    rig.entries(CELL, 1, 2..=2, 100);
+    rig.log.begin_snapshot(CELL, snapshot_id(1, 2));
+    assert_eq!(used(&rig), [(CELL, 0)]);
+}
+
 /// Busy and idle cells on one log, and an owner who answers within a segment's worth of appends.
 struct Fleet {
     rig: Rig,

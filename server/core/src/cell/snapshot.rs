@@ -121,8 +121,6 @@ impl Cell {
         if !is_due {
             return;
         }
-        // Most snapshots of a small state are not longer than the first piece.
-        self.snapshots.slice_due = if piece == 0 { now } else { now + PAUSE };
         let bytes = &mut self.snapshots.piece;
         let room = SNAPSHOT_PIECE_BYTES_MAX - bytes.len();
         let is_last = self.table.write_snapshot(bytes, room.min(SNAPSHOT_SLICE_BYTES));
@@ -131,6 +129,9 @@ impl Cell {
             self.snapshots.making = None;
             self.snapshots.is_staging = true;
         }
+        // The snapshot of a small state is not longer than the first piece.
+        let is_first = self.snapshots.making == Some(0);
+        self.snapshots.slice_due = if is_first { now } else { now + PAUSE };
     }
 
     /// When the next slice is to be made: at once if the log has gone on further than the snapshot.

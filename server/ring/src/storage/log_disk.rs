@@ -2,7 +2,9 @@
 //!
 //! Invariant: at most one operation of each lane is in flight, each lane has its own buffer, and a batch is one
 //! O_DIRECT write with RWF_DSYNC into a file that is open already: nothing is allocated on the commit path.
-//! Deliberately absent: pacing of the background lane; whoever polls the log decides when.
+//! A file that is removed loses its name at once, and what it takes on the disk bit by bit: freeing a hundred MiB in one go
+//! would keep the file system from everything else for tens of milliseconds, the next commit included.
+//! Deliberately absent: pacing of the background lane and of what is freed; whoever polls the log decides when.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,6 +25,11 @@ use crate::files::{Durability, OpenMode};
 use crate::ring::Ring;
 
 const LANES: usize = 4;
+/// What has no lane goes by tokens behind theirs.
+const CLOSED: u64 = LANES as u64;
+const FREED: u64 = LANES as u64 + 1;
+/// What is freed of a removed file in one go: some hundred microseconds.
+const FREED_BYTES: u64 = 1024 * 1024;
 
 /// One log's files, on one ring.
 pub struct LogDisk {
@@ -31,6 +38,9 @@ pub struct LogDisk {
     directory: File,
     files: BTreeMap<FileName, File>,
     lanes: [LaneState; LANES],
+    /// Removed files that still take space; the last one is being freed.
+    removed: Vec<Removed>,
+    is_freeing: bool,
     /// Zeros to fill segments with; away while such a write is in flight.
     zeros: Option<AlignedBuf>,
 }
@@ -42,6 +52,13 @@ struct LaneState {
     running: Option<Running>,
 }
 
+/// A file without a name.
+struct Removed {
+    file: File,
+    /// What it takes lies before this.
+    bytes: u64,
+}
+
 #[derive(Clone, Copy)]
 struct Running {
     op: DiskOp,
@@ -51,7 +68,7 @@ struct Running {
 
 impl LogDisk {
     /// Tokens that one log's driver uses, from the first on.
-    pub const TOKENS: u64 = LANES as u64 + 1;
+    pub const TOKENS: u64 = LANES as u64 + 2;
 
     /// A driver for files in the data directory `path`. Its operations go by `first_token` and the
     /// [`TOKENS`](Self::TOKENS)` - 1` that follow it.
@@ -71,6 +88,8 @@ impl LogDisk {
                 lane(READ_BYTES_MAX),
                 lane(SNAPSHOT_STRIDE_BYTES),
             ],
+            removed: Vec::new(),
+            is_freeing: false,
             zeros: Some(AlignedBuf::zeroed(ZERO_PIECE_BYTES)),
         })
     }
@@ -113,6 +132,34 @@ impl LogDisk {
         while let Some(op) = log.poll_op() {
             self.start(ring, op, |bytes| log.fill(op.id, bytes));
         }
+        self.free_part(ring);
+    }
+
+    /// Whether a part of a removed file can be freed now.
+    pub fn has_to_free(&self) -> bool {
+        !self.removed.is_empty() && !self.is_freeing
+    }
+
+    /// Begins to free the next part of what was removed, if there is something and no other part is being freed.
+    pub fn free_part(&mut self, ring: &Ring) {
+        if !self.has_to_free() {
+            return;
+        }
+        let Removed { file, bytes } = self.removed.last_mut().expect("there is something to free");
+        let left = bytes.saturating_sub(FREED_BYTES);
+        let freed = *bytes - left;
+        *bytes = left;
+        self.is_freeing = true;
+        ring.punch(*file, left, freed, Token(self.first_token + FREED));
+    }
+
+    fn on_part_freed(&mut self, ring: &Ring, result: &io::Result<()>) {
+        self.is_freeing = false;
+        // Where parts cannot be freed, all of it is at once when the file is closed.
+        let is_over = |removed: &mut Removed| removed.bytes == 0 || result.is_err();
+        if let Some(Removed { file, .. }) = self.removed.pop_if(is_over) {
+            self.close(ring, file);
+        }
     }
 
     /// Takes a completion that this driver [`owns`](Self::owns). `done` is called when it ends an operation of the log.
@@ -124,6 +171,9 @@ impl LogDisk {
     ) {
         let Some(token) = completion.token() else { return };
         assert!(self.owns(token), "a completion goes to whoever began the operation");
+        if let Completion::Allocated { result, .. } = completion {
+            return self.on_part_freed(ring, &result);
+        }
         let Some(index) = usize::try_from(token.0 - self.first_token).ok().filter(|index| *index < LANES)
         else {
             // A file that was removed is closed now.
@@ -150,7 +200,7 @@ impl LogDisk {
             }
             Completion::Unlinked { result, .. } => {
                 if let (Ok(()), Action::Remove { file }) = (&result, action) {
-                    self.forget(ring, file);
+                    self.on_removed(ring, file);
                 }
                 ended(result)
             }
@@ -210,6 +260,8 @@ impl LogDisk {
                 ring.rename(&self.path_of(from), &self.path_of(to), token).expect("our names have no NUL");
             }
             Action::Remove { file } => {
+                // Whoever has it open decides when what it takes is freed.
+                let Some(_) = self.opened(ring, file, token) else { return };
                 ring.unlink(&self.path_of(file), token).expect("our names have no NUL");
             }
             Action::SyncDirectory => {
@@ -243,8 +295,9 @@ impl LogDisk {
             | Action::WriteZeros { file, .. }
             | Action::Extend { file, .. }
             | Action::Read { file, .. }
-            | Action::Sync { file } => (file, Outcome::Continue),
-            Action::Rename { .. } | Action::Remove { .. } | Action::SyncDirectory => {
+            | Action::Sync { file }
+            | Action::Remove { file } => (file, Outcome::Continue),
+            Action::Rename { .. } | Action::SyncDirectory => {
                 unreachable!("these open no file")
             }
         };
@@ -288,11 +341,25 @@ impl LogDisk {
         }
     }
 
+    /// The file's name is gone.
+    fn on_removed(&mut self, ring: &Ring, file: FileName) {
+        let Some(handle) = self.files.remove(&file) else { return };
+        match ring.file_bytes(handle) {
+            // Below the one that is being freed.
+            Ok(bytes) if bytes > 0 => self.removed.insert(0, Removed { file: handle, bytes }),
+            Ok(_) | Err(_) => self.close(ring, handle),
+        }
+    }
+
     /// Closes the file, if it is open, once nothing is in flight on it.
     fn forget(&mut self, ring: &Ring, file: FileName) {
         if let Some(handle) = self.files.remove(&file) {
-            ring.close_file(handle, Token(self.first_token + LANES as u64));
+            self.close(ring, handle);
         }
+    }
+
+    fn close(&self, ring: &Ring, file: File) {
+        ring.close_file(file, Token(self.first_token + CLOSED));
     }
 
     fn put_back(&mut self, index: usize, action: Action, buffer: AlignedBuf) {

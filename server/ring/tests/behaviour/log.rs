@@ -1,11 +1,12 @@
 //! A real log on real files through the ring: what it calls durable is there afterwards.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lockstep_ring::storage::{DataDirectory, LogDisk};
 use lockstep_ring::{Ring, Token};
-use lockstep_wal::disk::ShardId;
+use lockstep_wal::disk::{Action, DiskOp, FileName, Lane, OpId, ShardId};
 use lockstep_wal::layout::SEGMENT_BYTES_MIN;
 use lockstep_wal::{
     Log, Lsn, ReadOutcome, RecordKind, SnapshotDone, SnapshotId, SnapshotOutcome, Superblock, claim, format,
@@ -207,4 +208,42 @@ fn lagging_follower_is_read_for_from_older_segments_while_the_log_goes_on() {
             from += 1;
         }
     }
+}
+
+#[test]
+fn what_a_removed_file_takes_is_freed_a_mib_at_a_time_and_its_name_is_gone_at_once() {
+    let directory = directory();
+    let ring = small_ring();
+    let mut disk = LogDisk::new(&ring, directory.path(), Token(40)).expect("a driver");
+    let file = FileName::Snapshot { cell: CELL, index: LogIndex(7) };
+    let path = directory.path().join(file.to_string());
+    std::fs::write(&path, vec![7; 3 * 1024 * 1024 + 4096]).expect("written");
+    let watched = std::fs::File::open(&path).expect("opens");
+    watched.sync_all().expect("synced");
+    let taken = || watched.metadata().expect("it is open").blocks() * 512;
+    let before = taken();
+    disk.start(&ring, DiskOp { id: OpId(1), lane: Lane::Snapshot, action: Action::Remove { file } }, |_| {});
+    let mut is_removed = false;
+    let deadline = Instant::now() + PATIENCE;
+    let mut turn = |disk: &mut LogDisk, is_over: &dyn Fn(&LogDisk, bool) -> bool| {
+        while !is_over(disk, is_removed) {
+            assert!(Instant::now() < deadline, "what the test waits for has not happened");
+            ring.submit_and_wait(Some(Duration::from_millis(50))).expect("a turn");
+            for completion in ring.completions() {
+                disk.on_completion(&ring, completion, |done| is_removed = done.result == Ok(&[][..]));
+            }
+        }
+    };
+    turn(&mut disk, &|_, is_removed| is_removed);
+    assert!(!path.exists());
+    assert_eq!(taken(), before, "nothing is freed before somebody says so");
+    for left in [2 * 1024 * 1024 + 4096, 1024 * 1024 + 4096, 4096] {
+        disk.free_part(&ring);
+        turn(&mut disk, &|disk, _| disk.has_to_free());
+        assert_eq!(taken(), left);
+    }
+    disk.free_part(&ring);
+    assert!(!disk.has_to_free(), "it is under way");
+    turn(&mut disk, &|_, _| taken() == 0);
+    assert!(!disk.has_to_free(), "nothing is left");
 }

@@ -8,7 +8,7 @@ use lockstep_wire::{
 
 use super::asking::{acquire, release, token};
 use super::rig::Rig;
-use crate::{ConnectionId, Input, Time};
+use crate::{ConnectionId, Input, Span, Time};
 
 const NAME: &[&str] = &["/ls/a/b"];
 /// Locks of each session that `grow` opens.
@@ -101,6 +101,115 @@ fn a_snapshot_is_the_state_at_its_beginning_whatever_is_committed_meanwhile() {
         pieces += 1;
     }
     assert!(pieces > 3, "{pieces} pieces");
+    assert_eq!(rig.snapshots(leader), [undisturbed]);
+    assert!(rig.snapshot_bytes(leader, undisturbed) == rig.snapshot_bytes(follower, undisturbed));
+}
+
+/// A member alone that has begun a snapshot of several pieces and staged the first; its disk answers at once, and its log is in
+/// no hurry.
+fn paced() -> (Rig, ConnectionId, SessionId) {
+    let mut rig = Rig::serving(1);
+    let client = rig.connect(1);
+    let session = rig.open(client, 1, 60_000);
+    grow(&mut rig, client, 10..30);
+    rig.hurries_snapshots = false;
+    rig.take_snapshot(1);
+    assert_eq!(slices(&mut rig), FIRST_PIECE_SLICES, "the first piece is made at once");
+    (rig, client, session)
+}
+
+const FIRST_PIECE_SLICES: usize = SNAPSHOT_PIECE_BYTES_MAX.div_ceil(crate::SNAPSHOT_SLICE_BYTES);
+
+/// Makes slices as long as one is due now, with an end of turn behind each; says how many.
+fn slices(rig: &mut Rig) -> usize {
+    let mut made = 0;
+    while rig.cell(1).slice_deadline() <= rig.now {
+        rig.step(1, Input::Tick);
+        rig.settle();
+        made += 1;
+    }
+    made
+}
+
+#[test]
+fn from_the_second_piece_on_a_slice_is_made_after_a_pause_and_no_sooner_for_other_ticks() {
+    let (mut rig, ..) = paced();
+    let mut made = FIRST_PIECE_SLICES;
+    while rig.snapshots(1).is_empty() {
+        let due = rig.cell(1).slice_deadline();
+        assert!(due > rig.now && due <= rig.now + Span::from_ms(4), "{due:?} at {:?}", rig.now);
+        rig.step(1, Input::Tick);
+        assert_eq!(rig.cell(1).slice_deadline(), due, "it came for something else");
+        rig.now = due;
+        assert_eq!(slices(&mut rig), 1);
+        made += 1;
+    }
+    let bytes = rig.snapshot_bytes(1, rig.snapshots(1)[0]).len();
+    let (whole, rest) = (bytes / SNAPSHOT_PIECE_BYTES_MAX, bytes % SNAPSHOT_PIECE_BYTES_MAX);
+    assert_eq!(made, whole * FIRST_PIECE_SLICES + rest.div_ceil(crate::SNAPSHOT_SLICE_BYTES));
+}
+
+#[test]
+fn a_snapshot_keeps_up_with_what_is_used_of_the_logs_room_and_is_written_when_half_of_it_is() {
+    let (mut rig, ..) = paced();
+    let mut before = FIRST_PIECE_SLICES;
+    for millionths in (0..500_000).step_by(10_000) {
+        rig.step(1, Input::RoomUsed { millionths });
+        let (written, records) = rig.cell(1).table().snapshot_progress().unwrap();
+        let is_behind = (written as u64) * 500_000 < (records as u64) * millionths;
+        let made = slices(&mut rig);
+        assert_eq!(made > 0, is_behind, "{written} of {records} at {millionths}");
+        assert!(made <= 3, "{made} slices for a fiftieth");
+        before += made;
+        assert!(rig.snapshots(1).is_empty());
+    }
+    assert!(before > 2 * FIRST_PIECE_SLICES, "{before} slices");
+    rig.step(1, Input::RoomUsed { millionths: 500_000 });
+    slices(&mut rig);
+    assert_eq!(rig.snapshots(1).len(), 1, "all of it is there");
+    assert!(!rig.cell(1).is_taking_snapshot());
+}
+
+#[test]
+fn the_room_that_an_earlier_snapshot_used_does_not_hurry_the_next_one() {
+    let (mut rig, client, _) = paced();
+    rig.step(1, Input::RoomUsed { millionths: 900_000 });
+    slices(&mut rig);
+    grow(&mut rig, client, 30..32);
+    rig.take_snapshot(1);
+    assert_eq!(slices(&mut rig), FIRST_PIECE_SLICES);
+    assert!(rig.cell(1).slice_deadline() > rig.now);
+}
+
+#[test]
+fn whatever_comes_between_two_slices_the_bytes_are_those_of_the_beginning() {
+    let Scene { mut rig, leader, follower, client, session, token: held } = scene();
+    grow(&mut rig, client, 10..30);
+    rig.advance(60);
+    rig.take_snapshot(follower);
+    let undisturbed = rig.snapshots(follower)[0];
+    rig.hurries_snapshots = false;
+    rig.take_snapshot(leader);
+    rig.ask(client, release(session, 2, 1, NAME[0], held));
+    let mut asked = 0;
+    let mut copies = None;
+    while rig.snapshots(leader).is_empty() {
+        // Another slice, of a piece that is not whole; then a lock that is there in the snapshot changes, one comes, a session
+        // is opened and beats.
+        rig.advance(4);
+        asked += 1;
+        let grown = format!("/ls/{}/{}/{}", 29 - asked % 20, 1 + asked % LOCKS, "x".repeat(480));
+        rig.ask(client, acquire(session, 1 + 2 * asked, &[&format!("/ls/new/{asked}")], 0));
+        rig.ask(client, acquire(session, 2 + 2 * asked, &[&grown], 60_000));
+        if asked % 5 == 0 {
+            rig.open(client, 1_000 + asked, 60_000);
+        }
+        rig.beat(client, session);
+        copies = copies.max(rig.cell(leader).table().snapshot_copies_len());
+        assert!(asked < 1_000, "it does not end");
+    }
+    assert!(asked > 10 && copies > Some(1), "{asked} times, {copies:?} copies");
+    rig.told(client);
     assert_eq!(rig.snapshots(leader), [undisturbed]);
     assert!(rig.snapshot_bytes(leader, undisturbed) == rig.snapshot_bytes(follower, undisturbed));
 }

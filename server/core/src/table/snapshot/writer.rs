@@ -295,10 +295,10 @@ impl SnapshotWriter {
 }
 
 #[cfg(test)]
-impl SnapshotWriter {
-    /// How many records are held as they were.
-    pub(crate) fn copies_len(&self) -> usize {
-        self.sessions.copies.len() + self.locks.copies.len()
+impl Table {
+    /// How many records are held as they were for the snapshot that is under way.
+    pub(crate) fn snapshot_copies_len(&self) -> Option<usize> {
+        self.snapshot.as_ref().map(|writer| writer.sessions.copies.len() + writer.locks.copies.len())
     }
 }
 

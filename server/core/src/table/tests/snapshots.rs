@@ -462,7 +462,7 @@ fn a_grant_that_is_seen_meanwhile_was_not_seen() {
 #[test]
 fn copies_are_held_only_until_they_are_written() {
     let mut script = everything();
-    let table_copies = |script: &Script| script.table.snapshot.as_ref().map(|writer| writer.copies_len());
+    let table_copies = |script: &Script| script.table.snapshot_copies_len();
     script.table.begin_snapshot();
     script.lines("B release 11 of=5 lent token=15");
     assert_eq!(table_copies(&script), Some(2), "a session and a lock");
