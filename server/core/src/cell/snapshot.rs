@@ -142,11 +142,13 @@ impl Cell {
         if self.is_snapshot_behind() { Time(0) } else { self.snapshots.slice_due }
     }
 
-    /// Whether a smaller part of the snapshot is written than of the log's room is used.
+    /// Whether a smaller part of the snapshot is written than is used of the log's room. Records are not equally long, so
+    /// once it ought to be whole it is behind until it is.
     fn is_snapshot_behind(&self) -> bool {
         let Some((written, records)) = self.table.snapshot_progress() else { return false };
         let (written, records) = (written as u64, records as u64);
-        written * WRITING_MILLIONTHS < records * self.snapshots.room_used_millionths
+        let used = self.snapshots.room_used_millionths;
+        used >= WRITING_MILLIONTHS || written * WRITING_MILLIONTHS < records * used
     }
 
     /// The mark of this replica's own snapshot is durable.
