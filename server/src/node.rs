@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use lockstep_core::hello::{Identity, shard_of};
 use lockstep_core::table::Limits;
-use lockstep_core::{APPLY_PER_TURN, CACHE_BYTES_MAX, CellConfig, Member, Span};
+use lockstep_core::{APPLY_PER_TURN, CACHE_BYTES_MAX, CellConfig, Member, SNAPSHOT_SLICE_BYTES, Span};
 use lockstep_ring::net::{self, SocketOptions};
 use lockstep_ring::probe::{self, Needs};
 use lockstep_ring::storage::DataDirectory;
@@ -379,6 +379,7 @@ fn cells_of(config: &NodeConfig, superblock: &Superblock, shard: u16) -> Result<
                 preference: Span::from_ms(config.timing.preference_ms),
                 cache_bytes_max: CACHE_BYTES_MAX,
                 apply_per_turn,
+                snapshot_slice_bytes: SNAPSHOT_SLICE_BYTES,
                 seed: random()?,
                 routes: config.routes.clone(),
             })

@@ -107,6 +107,8 @@ pub struct CellConfig {
     pub cache_bytes_max: usize,
     /// What is applied in one turn at most, counted as for [`APPLY_PER_TURN`]; what is left is for the next turn.
     pub apply_per_turn: usize,
+    /// What is made of a snapshot in one go, in bytes; 1 at least.
+    pub snapshot_slice_bytes: usize,
     /// What the jitter of elections is drawn from.
     pub seed: u64,
     /// Which cell serves which namespace; an empty one stands for all the others.

@@ -17,9 +17,11 @@ use crate::effect::{Effect, Effects, Report};
 use crate::table::{Limits, Table, TableLoader};
 use crate::time::{Span, Time};
 
-/// What is made of a snapshot in one go: some hundred microseconds.
+/// What is made of a snapshot in one go, unless the cell is told otherwise: some hundred microseconds.
 pub const SNAPSHOT_SLICE_BYTES: usize = 16 * 1024;
-/// Between two slices, from the second piece on, as long as the log is in no hurry.
+/// The first slices of a snapshot, a piece of the usual ones, come without a pause: the snapshot of a small state has no more.
+const SLICES_AT_ONCE: usize = 8;
+/// Between two later ones, as long as the log is in no hurry.
 const PAUSE: Span = Span::from_ms(4);
 /// The part of the log's room that a snapshot is written in. The rest is for what follows: it is synced, named and marked.
 const WRITING_MILLIONTHS: u64 = 500_000;
@@ -35,8 +37,10 @@ pub(super) struct Snapshots {
     taking: Option<SnapshotId>,
     /// The piece of it that is being made.
     making: Option<u32>,
-    /// When its next slice is to be made, in a hurry or not.
+    /// When its next slice is to be made, unless it is behind.
     slice_due: Time,
+    /// How many there were.
+    slices_made: usize,
     /// How much of the log's room for it is used.
     room_used_millionths: u64,
     /// Its mark is on its way to the disk.
@@ -100,7 +104,8 @@ impl Cell {
         };
         self.table.begin_snapshot();
         self.snapshots.taking = Some(snapshot);
-        (self.snapshots.slice_due, self.snapshots.room_used_millionths) = (now, 0);
+        (self.snapshots.slice_due, self.snapshots.slices_made) = (now, 0);
+        self.snapshots.room_used_millionths = 0;
         self.make_piece(0);
     }
 
@@ -123,15 +128,15 @@ impl Cell {
         }
         let bytes = &mut self.snapshots.piece;
         let room = SNAPSHOT_PIECE_BYTES_MAX - bytes.len();
-        let is_last = self.table.write_snapshot(bytes, room.min(SNAPSHOT_SLICE_BYTES));
+        let is_last = self.table.write_snapshot(bytes, room.min(self.config.snapshot_slice_bytes));
         if is_last || bytes.len() == SNAPSHOT_PIECE_BYTES_MAX {
             fx.stage(snapshot, piece, is_last, bytes);
             self.snapshots.making = None;
             self.snapshots.is_staging = true;
         }
-        // The snapshot of a small state is not longer than the first piece.
-        let is_first = self.snapshots.making == Some(0);
-        self.snapshots.slice_due = if is_first { now } else { now + PAUSE };
+        self.snapshots.slices_made += 1;
+        let is_at_once = self.snapshots.slices_made < SLICES_AT_ONCE;
+        self.snapshots.slice_due = if is_at_once { now } else { now + PAUSE };
     }
 
     /// When the next slice is to be made: at once if the log has gone on further than the snapshot.

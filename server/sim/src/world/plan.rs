@@ -4,7 +4,7 @@
 //! absent: when faults come; that is drawn as the run goes.
 
 use lockstep_core::table::Limits;
-use lockstep_core::{APPLY_PER_TURN, CACHE_BYTES_MAX, CellConfig, Member, Span};
+use lockstep_core::{APPLY_PER_TURN, CACHE_BYTES_MAX, CellConfig, Member, SNAPSHOT_SLICE_BYTES, Span};
 use lockstep_wire::limit::NAME_BYTES_MAX;
 use lockstep_wire::{BirthId, CellId, ClusterId, Epoch, Incarnation, NodeId};
 
@@ -123,6 +123,8 @@ pub struct Plan {
     pub cache_bytes_max: usize,
     /// What a replica applies in one turn at most.
     pub apply_per_turn: usize,
+    /// What it makes of a snapshot in one go, in bytes.
+    pub snapshot_slice_bytes: usize,
     /// Heartbeat, shortest and longest election timeout, in ms.
     pub timing_ms: (u64, u64, u64),
     /// The greatest drift of a clock, in millionths.
@@ -177,6 +179,8 @@ impl Plan {
         plan.draw_spares(&mut Stream::new(seed, Concern::Plan, 5));
         plan.apply_per_turn =
             Stream::new(seed, Concern::Plan, 6).one_of(&[APPLY_PER_TURN, APPLY_PER_TURN, 32, 2]);
+        plan.snapshot_slice_bytes =
+            Stream::new(seed, Concern::Plan, 7).one_of(&[SNAPSHOT_SLICE_BYTES, 512, 64]);
         plan
     }
 
@@ -234,6 +238,7 @@ impl Plan {
             arrivals_max: u64::MAX,
             cache_bytes_max: CACHE_BYTES_MAX,
             apply_per_turn: APPLY_PER_TURN,
+            snapshot_slice_bytes: SNAPSHOT_SLICE_BYTES,
             timing_ms: (50, 500, 1_000),
             drift_ppm_max: 0,
             workload: Workload::few(),
@@ -319,6 +324,7 @@ impl Plan {
                     preference: Span::from_ms(if self.faults.transfers { 4_000 } else { 0 }),
                     cache_bytes_max: self.cache_bytes_max,
                     apply_per_turn: self.apply_per_turn,
+                    snapshot_slice_bytes: self.snapshot_slice_bytes,
                     seed: stream.next_u64(),
                     routes: Vec::new(),
                 }

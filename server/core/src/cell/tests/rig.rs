@@ -234,6 +234,7 @@ impl Rig {
             preference: Span(0),
             cache_bytes_max,
             apply_per_turn,
+            snapshot_slice_bytes: crate::SNAPSHOT_SLICE_BYTES,
             seed: u64::from(node) * 1_000 + this.lives,
             routes: vec![(String::new(), CELL)],
         };
