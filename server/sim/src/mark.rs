@@ -66,6 +66,8 @@ marks! {
     SegmentsRecycled => "a log had recycled its first segments at a start",
     /// Snapshots: a replica's own counts.
     SnapshotTaken => "a snapshot was taken",
+    /// Snapshots: other inputs came between the slices of a piece.
+    SnapshotOvertaken => "entries were applied between the slices of a piece of a snapshot",
     /// Snapshots: a disk had no room for one.
     SnapshotWithoutRoom => "a full disk had no room for a snapshot",
     /// Snapshots: a start has loaded one.

@@ -417,6 +417,9 @@ impl Process {
                 self.read(Wish::Entries { cell, first, last, bytes_max });
             }
             Effect::StageSnapshot { snapshot, piece, is_last, bytes: range } => {
+                if *piece == 0 && self.cells[&cell].applied() > snapshot.index {
+                    around.judges.set(Mark::SnapshotOvertaken);
+                }
                 self.stage(cell, *snapshot, *piece, *is_last, &bytes[range.clone()]);
             }
             Effect::DropSnapshot => self.log.abandon_snapshot(cell),
