@@ -99,13 +99,26 @@ impl Large {
     /// Lets clients release locks and take them again until the log asks for a snapshot.
     pub fn work_until_due(&mut self) -> anyhow::Result<()> {
         while self.log.log.snapshots_due().next().is_none() {
-            for _ in 0..ROUND {
-                let (client, name, hold) = self.clients.next_hold();
-                self.bench.retake(client, &name, hold);
-            }
-            self.write_entries()?;
+            self.work()?;
         }
         Ok(())
+    }
+
+    /// Goes on until there are half as many entries again behind this one: so many come until a snapshot that was due counts.
+    pub fn work_until_counted(&mut self, newest: LogIndex) -> anyhow::Result<()> {
+        let behind = self.bench.index.0 - newest.0;
+        while self.bench.index.0 - newest.0 < behind + behind / 2 {
+            self.work()?;
+        }
+        Ok(())
+    }
+
+    fn work(&mut self) -> anyhow::Result<()> {
+        for _ in 0..ROUND {
+            let (client, name, hold) = self.clients.next_hold();
+            self.bench.retake(client, &name, hold);
+        }
+        self.write_entries()
     }
 
     /// Writes a snapshot of the state as it is, and its mark.

@@ -127,7 +127,7 @@ fn main() -> anyhow::Result<()> {
     loads(&late, snapshot, arguments.runs)?;
     println!();
     println!("start of a node                        p50       worst");
-    for (what, data) in [("right after a snapshot", &fresh), ("right before the next one", &late)] {
+    for (what, data) in [("right after a snapshot", &fresh), ("right before the next counts", &late)] {
         let mut starts = Vec::new();
         for _ in 0..arguments.runs {
             starts.push(Started::new(data)?);
@@ -157,7 +157,7 @@ struct Prepared {
     fresh: PathBuf,
     /// Who holds what there.
     holders: Vec<(Client, Vec<Hold>)>,
-    /// The same right before the next one is due: no start has more to replay.
+    /// The same right before the next one, which is being written, would count: no start has more to replay.
     late: PathBuf,
     /// The newest snapshot of both.
     snapshot: SnapshotId,
@@ -188,6 +188,7 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
     }
     let holders = large.clients.holders();
     large.work_until_due()?;
+    large.work_until_counted(snapshot.index)?;
     let Large { mut bench, clients, .. } = large;
     bench.keep_entries(false);
     Ok(Prepared { fresh, holders, late, snapshot, bench, clients })
