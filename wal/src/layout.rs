@@ -124,12 +124,14 @@ pub const SNAPSHOT_STRIDE_BYTES: usize = 128 * 1024;
 pub const SNAPSHOT_HEADER_BYTES: usize = 64;
 
 /// S: a cell is due for a snapshot when this many segments have been begun since an entry that none covers.
-pub const SNAPSHOT_SEGMENTS: u64 = 2;
+/// Every commit takes a whole block, so that a log of 64 MiB segments is six of them further after half a minute of
+/// a few thousand commits a second; a snapshot of a hundred MiB that is written meanwhile is not felt.
+pub const SNAPSHOT_SEGMENTS: u64 = 6;
 
-/// A snapshot is due, too, when there is an entry that none covers for each so many bytes of a segment: a third of a million
-/// for the usual one, and half a million by the time that the snapshot counts. A start applies these again, in about a
-/// second, and small entries take longer to apply than to read.
-pub const UNCOVERED_ENTRY_BYTES: u64 = 192;
+/// A snapshot is due, too, when there is an entry that none covers for each so many bytes of a segment: a quarter of a million
+/// for the usual one, and less than half a million by the time that the snapshot counts. A start applies these again, in
+/// less than a second, and small entries take longer to apply than to read.
+pub const UNCOVERED_ENTRY_BYTES: u64 = 256;
 
 /// The most live segments, those included that wait for recycling.
 pub const LIVE_SEGMENTS_MAX: u64 = 2 * SNAPSHOT_SEGMENTS + 1 + (RETIRED_SEGMENTS_MAX + SPARE_SEGMENTS) as u64;

@@ -24,7 +24,7 @@ const SLICES_AT_ONCE: usize = 8;
 /// Between two later ones, as long as the log is in no hurry.
 const PAUSE: Span = Span::from_ms(4);
 /// The part of the log's room that a snapshot is written in. The rest is for what follows: it is synced, named and marked.
-const WRITING_MILLIONTHS: u64 = 500_000;
+const WRITING_MILLIONTHS: u64 = 750_000;
 /// How long a replica whose disk had no room for a snapshot waits before it tries again.
 const RETRY: Span = Span::from_ms(1_000);
 /// Pieces of a leader that may wait for the disk; it sends fewer.

@@ -150,13 +150,13 @@ fn from_the_second_piece_on_a_slice_is_made_after_a_pause_and_no_sooner_for_othe
 }
 
 #[test]
-fn a_snapshot_keeps_up_with_what_is_used_of_the_logs_room_and_is_written_when_half_of_it_is() {
+fn a_snapshot_keeps_up_with_what_is_used_of_the_logs_room_and_is_written_when_three_quarters_are() {
     let (mut rig, ..) = paced();
     let mut before = FIRST_PIECE_SLICES;
-    for millionths in (0..500_000).step_by(10_000) {
+    for millionths in (0..750_000).step_by(10_000) {
         rig.step(1, Input::RoomUsed { millionths });
         let (written, records) = rig.cell(1).table().snapshot_progress().unwrap();
-        let is_behind = (written as u64) * 500_000 < (records as u64) * millionths;
+        let is_behind = (written as u64) * 750_000 < (records as u64) * millionths;
         let made = slices(&mut rig);
         assert_eq!(made > 0, is_behind, "{written} of {records} at {millionths}");
         assert!(made <= 3, "{made} slices for a fiftieth");
@@ -164,7 +164,7 @@ fn a_snapshot_keeps_up_with_what_is_used_of_the_logs_room_and_is_written_when_ha
         assert!(rig.snapshots(1).is_empty());
     }
     assert!(before > 2 * FIRST_PIECE_SLICES, "{before} slices");
-    rig.step(1, Input::RoomUsed { millionths: 500_000 });
+    rig.step(1, Input::RoomUsed { millionths: 750_000 });
     slices(&mut rig);
     assert_eq!(rig.snapshots(1).len(), 1, "all of it is there");
     assert!(!rig.cell(1).is_taking_snapshot());
