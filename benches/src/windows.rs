@@ -27,7 +27,7 @@ const AT_ONCE_MAX: usize = 4;
 /// What follows a snapshot.
 const AFTER: Duration = Duration::from_millis(500);
 /// A window without a snapshot is as long as the snapshot before it, within these bounds.
-pub const WITHOUT_MIN: Duration = Duration::from_millis(200);
+const WITHOUT_MIN: Duration = Duration::from_millis(200);
 const WITHOUT_MAX: Duration = Duration::from_secs(15);
 /// The longest latency that is told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;

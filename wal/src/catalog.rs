@@ -241,6 +241,12 @@ impl Catalog {
         })
     }
 
+    /// The last current entry of the cell that is durable.
+    pub(crate) fn last_durable(&self, cell: CellId) -> Option<LogIndex> {
+        let lasts = self.segments.iter().rev().flat_map(|segment| &segment.lasts);
+        lasts.filter(|last| last.cell == cell).map(|last| last.index).next()
+    }
+
     /// First and last index of the cell's current entries.
     pub(crate) fn entries(&self, cell: CellId) -> Option<(LogIndex, LogIndex)> {
         self.cells.get(&cell)?.entries

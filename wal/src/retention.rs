@@ -106,21 +106,27 @@ impl Log {
     /// The cells whose owner should take a snapshot now, some more than once: they have entries that no snapshot covers,
     /// one that is being written included, in a segment at least `SNAPSHOT_SEGMENTS` behind the one that is written to.
     /// As long as the owner answers, by a durable mark, before as many segments have been filled again, the log stays
-    /// within `LIVE_SEGMENTS_MAX`. If the cells together have more such entries than `UNCOVERED_ENTRY_BYTES` allows for, the
-    /// one with most of them is due as well.
+    /// within `LIVE_SEGMENTS_MAX`. If the cells together have more such entries than `UNCOVERED_ENTRY_BYTES` allows for, those
+    /// with most of them are due as well.
     pub fn snapshots_due(&self) -> impl Iterator<Item = CellId> + '_ {
         let behind = self.catalog.lasts_behind(SNAPSHOT_SEGMENTS);
         let behind = behind.filter_map(|last| (last.index > self.written(last.cell)).then_some(last.cell));
-        behind.chain(self.longest_if_too_long())
+        behind.chain(self.longest())
     }
 
-    fn longest_if_too_long(&self) -> Option<CellId> {
+    /// As many of the cells with the most entries as have to be covered, so that there are not too many any more.
+    fn longest(&self) -> impl Iterator<Item = CellId> + use<> {
         let uncovered =
             self.catalog.cells().map(|cell| (self.entries_behind(cell, self.written(cell)), cell));
-        let (total, longest) = uncovered.fold((0, None), |(total, longest), (entries, cell)| {
-            (total + entries, longest.max(Some((entries, cell))))
-        });
-        longest.filter(|_| total > self.uncovered_max()).map(|(_, cell)| cell)
+        let mut uncovered: Vec<(u64, CellId)> = uncovered.filter(|(entries, _)| *entries > 0).collect();
+        uncovered.sort_unstable();
+        let entries_max = self.uncovered_max();
+        let mut left: u64 = uncovered.iter().map(|(entries, _)| entries).sum();
+        std::iter::from_fn(move || {
+            let (entries, cell) = uncovered.pop().filter(|_| left > entries_max)?;
+            left -= entries;
+            Some(cell)
+        })
     }
 
     /// The cells whose snapshots are being written, each with how much is used of the room in which it has to come to
@@ -147,7 +153,7 @@ impl Log {
         beyond * 1_000_000 / self.uncovered_max()
     }
 
-    /// Through which entry a snapshot that counts covers the cell.
+    /// Through which entry a marked snapshot covers the cell.
     fn marked(&self, cell: CellId) -> LogIndex {
         self.catalog.newest_mark(cell).map_or(LogIndex(0), |mark| mark.id.index)
     }
@@ -157,8 +163,9 @@ impl Log {
         self.snapshots.newest_written(cell).unwrap_or(LogIndex(0)).max(self.marked(cell))
     }
 
+    /// Those that are durable: what is not cannot be applied, nor covered.
     fn entries_behind(&self, cell: CellId, index: LogIndex) -> u64 {
-        self.catalog.entries(cell).map_or(0, |(_, last)| last.0.saturating_sub(index.0))
+        self.catalog.last_durable(cell).map_or(0, |last| last.0.saturating_sub(index.0))
     }
 
     fn uncovered_max(&self) -> u64 {

@@ -180,7 +180,6 @@ impl Log {
     /// Begins to write a snapshot of the cell. One that was being written is abandoned.
     pub fn begin_snapshot(&mut self, cell: CellId, id: SnapshotId) {
         self.abandon_snapshot(cell);
-        self.snapshots.keep(FileName::SnapshotStaging { cell });
         self.snapshots.numbers += 1;
         let writing = Writing {
             number: self.snapshots.numbers,

@@ -13,6 +13,9 @@ use lockstep_wire::{Decoded, Incarnation, LogIndex, MemberChange, MemberRow, Mem
 
 use crate::cell::Member;
 
+/// How many ids a newcomer may leave out: as many as changes that only other cells have made.
+const ID_GAP_MAX: u32 = 16;
+
 /// The members of a cell from some entry of its log on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
@@ -61,18 +64,18 @@ impl Listed {
 pub enum MemberObjection {
     /// Node 0 is nobody.
     Nobody,
-    /// The id is, or was once, that of another directory.
+    /// The id is, or was once, that of another directory, or was left out.
     IdTaken {
         /// The id.
         node: NodeId,
-        /// The only one that can be added.
+        /// The next one.
         next: u32,
     },
-    /// The id would leave others out, which could never be given any more.
-    IdNotNext {
+    /// The id would leave many others out, which could never be given any more.
+    IdTooFar {
         /// The id.
         node: NodeId,
-        /// The only one that can be added.
+        /// The next one.
         next: u32,
     },
     /// An address is missing.
@@ -120,7 +123,7 @@ impl MemberObjection {
         match self {
             MemberObjection::Nobody
             | MemberObjection::IdTaken { .. }
-            | MemberObjection::IdNotNext { .. }
+            | MemberObjection::IdTooFar { .. }
             | MemberObjection::NoAddress
             | MemberObjection::AddressTaken { .. }
             | MemberObjection::NotMember(_) => true,
@@ -142,13 +145,12 @@ impl fmt::Display for MemberObjection {
             MemberObjection::Nobody => f.write_str("there is no node 0"),
             MemberObjection::IdTaken { node, next } => write!(
                 f,
-                "the id {node} was given to another directory, and ids are never used again, not even by the same \
+                "the id {node} was given to another directory or left out, and ids are never used again, not even by the same \
                  machine; format the node with the next one, {next}"
             ),
-            MemberObjection::IdNotNext { node, next } => write!(
+            MemberObjection::IdTooFar { node, next } => write!(
                 f,
-                "node {node} is not the next one, and no id is left out, because it could not be given later; format \
-                 the node with the id {next}"
+                "node {node} would leave ids out, which could not be given later; format the node with the next one, {next}"
             ),
             MemberObjection::NoAddress => {
                 f.write_str("the addresses are missing: say where the node serves members and clients")
@@ -339,9 +341,11 @@ impl Membership {
         let next = u32::from(self.node_max.0) + 1;
         let is_reused = node <= self.node_max && self.get(node).is_none() && mutant::is(Mutant::NodeIdReused);
         match u32::from(node.0) {
-            id if id == next || is_reused => Ok(()),
+            _ if is_reused => Ok(()),
             id if id < next => Err(MemberObjection::IdTaken { node, next }),
-            _ => Err(MemberObjection::IdNotNext { node, next }),
+            // A change that other cells have made and this one has not leaves a gap.
+            id if id <= next + ID_GAP_MAX => Ok(()),
+            _ => Err(MemberObjection::IdTooFar { node, next }),
         }
     }
 
@@ -473,10 +477,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_given_one_after_the_other_and_each_once_ever() {
+    fn ids_grow_in_small_steps_and_each_is_given_once_ever() {
         let list = birth(&[1, 2, 6]);
-        let objection = MemberObjection::IdNotNext { node: NodeId(8), next: 7 };
-        assert_eq!(list.after(&learner(8)), Err(objection));
+        let objection = MemberObjection::IdTooFar { node: NodeId(24), next: 7 };
+        assert_eq!(list.after(&learner(24)), Err(objection));
+        let far = list.after(&learner(23)).unwrap();
+        let objection = MemberObjection::IdTaken { node: NodeId(7), next: 24 };
+        assert_eq!(far.after(&learner(7)), Err(objection), "it was left out");
         let list = list.after(&learner(7)).unwrap();
         assert!(!list.is_voter(NodeId(7)));
         let list = list.after(&MemberChange::Remove { node: NodeId(7) }).unwrap();

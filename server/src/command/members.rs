@@ -82,11 +82,15 @@ fn parse_peer(text: &str) -> Result<SocketAddr, String> {
 
 pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
     let Some(change) = &args.change else { return show(&args).await };
-    let cells = cells(&args).await?;
+    let mut cells = cells(&args).await?;
     let wish = match wish_of(change, &args, &cells).await? {
         Ok(wish) => wish,
         Err(reason) => return Ok(give_up(&reason)),
     };
+    pass_over(&mut cells, &wish);
+    if let Some(objection) = leaves_out(&cells, &wish) {
+        return Ok(give_up(&objection.to_string()));
+    }
     for seen in &cells {
         if let Err(objection) = foresee(&seen.members, &wish) {
             return Ok(give_up(&format!("cell {}: {objection}", seen.cell)));
@@ -204,6 +208,22 @@ fn foresee(members: &MembersInfo, wish: &MemberWish) -> Result<(), MemberObjecti
         next.must_be_heard(is_linked)?;
     }
     Ok(())
+}
+
+/// No id is left out of all cells: one that a cell has not given yet was given by another.
+fn leaves_out(cells: &[Seen], wish: &MemberWish) -> Option<MemberObjection> {
+    let MemberWish::AddLearner { node, .. } = wish else { return None };
+    let next = cells.iter().map(|seen| u32::from(seen.members.node_max.0) + 1).max()?;
+    (u32::from(node.0) > next).then_some(MemberObjection::IdTooFar { node: *node, next })
+}
+
+/// A node that only some cells have is removed from those: the others have not made the change that added it.
+fn pass_over(cells: &mut Vec<Seen>, wish: &MemberWish) {
+    let MemberWish::Remove { node } = wish else { return };
+    let has_it = |seen: &Seen| seen.members.members.iter().any(|member| member.node == *node);
+    if cells.iter().any(has_it) {
+        cells.retain(|seen| has_it(seen) || seen.members.node_max >= *node);
+    }
 }
 
 /// Has the leader of one cell make the change, whoever leads meanwhile.
@@ -440,6 +460,36 @@ mod tests {
             members: Vec::new(),
             ..cell()
         }
+    }
+
+    #[test]
+    fn what_only_some_cells_have_done_can_be_done_or_undone() {
+        let seen = |cell: u16, node_max: u16, nodes: &[u16]| Seen {
+            cell: CellId(cell),
+            role: "leader".to_owned(),
+            members: MembersInfo {
+                node_max: NodeId(node_max),
+                members: nodes.iter().map(|node| member(*node, true, true, 90)).collect(),
+                ..self::cell()
+            },
+        };
+        let left = |node: u16| {
+            let mut cells = vec![seen(0, 4, &[1, 2, 3, 4]), seen(1, 3, &[1, 2, 3]), seen(2, 4, &[1, 2, 3])];
+            pass_over(&mut cells, &MemberWish::Remove { node: NodeId(node) });
+            cells.iter().map(|seen| seen.cell.0).collect::<Vec<_>>()
+        };
+        assert_eq!(left(4), [0, 2], "cell 1 has never had it, cell 2 no more");
+        assert_eq!(left(9), [0, 1, 2], "and each says that it has none");
+        let cells = [seen(0, 4, &[1, 2, 3, 4]), seen(1, 3, &[1, 2, 3])];
+        let add = |node: u16| MemberWish::AddLearner {
+            node: NodeId(node),
+            incarnation: Incarnation([8; 16]),
+            peer_address: String::new(),
+            client_address: String::new(),
+        };
+        assert_eq!(leaves_out(&cells, &add(5)), None, "cell 1 leaves 4 out");
+        let objection = MemberObjection::IdTooFar { node: NodeId(6), next: 5 };
+        assert_eq!(leaves_out(&cells, &add(6)), Some(objection));
     }
 
     #[test]

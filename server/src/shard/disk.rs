@@ -16,7 +16,8 @@ use lockstep_wire::{CellId, LogIndex, SnapshotId};
 use super::recovery::recover;
 use super::{DISK, ShardError, ShardPlan};
 
-/// The pause before each piece of background work, of a snapshot, and of what is freed, so that none crowds out commits.
+/// The pause before each piece of background work and of a snapshot, and between those of what is freed, so that none crowds out
+/// commits.
 const BACKGROUND_PAUSE: Duration = Duration::from_millis(2);
 
 /// How often a disk that was full is tried again.
@@ -227,7 +228,8 @@ impl ShardDisk {
         }
         if self.driver.has_to_free() && self.free_due <= now {
             self.driver.free_part(ring);
-            self.free_due = now + BACKGROUND_PAUSE;
+            // Where there is no room it is wanted at once.
+            self.free_due = if self.is_short_of_space { now } else { now + BACKGROUND_PAUSE };
         }
         self.look_for_space(now);
         while let Some(op) = self.log.poll_op() {

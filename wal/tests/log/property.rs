@@ -13,7 +13,7 @@ use crate::model::{Model, fold};
 use crate::rig::{CELL, OTHER, Rig, Seen, payload, pieces};
 
 const SEEDS: u64 = 60;
-const STEPS: u64 = 2_000;
+const STEPS: u64 = 2_600;
 const CELLS: [CellId; 3] = [CELL, OTHER, CellId(11)];
 
 struct History {
@@ -65,7 +65,9 @@ impl History {
     }
 
     fn append_something(&mut self) {
-        let cell = CELLS[usize::try_from(self.dice.below(3)).unwrap()];
+        // The last one is idle for long.
+        let at = if self.dice.below(40) == 0 { 2 } else { self.dice.below(2) };
+        let cell = CELLS[usize::try_from(at).unwrap()];
         let next = self.next.get(&cell).copied().unwrap_or(1);
         self.terms += 1;
         match self.dice.below(12) {
@@ -82,7 +84,7 @@ impl History {
             _ => {
                 let bytes = match self.dice.below(6) {
                     0 => 0,
-                    1..=3 => self.dice.below(100_000),
+                    1..=4 => self.dice.below(120_000),
                     _ => self.dice.below(3_000),
                 };
                 self.append(cell, RecordKind::Entry, self.terms, next, usize::try_from(bytes).unwrap());

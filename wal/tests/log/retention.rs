@@ -190,6 +190,15 @@ fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together()
     rig.disk.lose_power(&mut rig.random);
     rig.reopen().unwrap();
     assert_eq!(rig.log.snapshots_due().next(), Some(OTHER), "a start counts what it found");
+    append(&mut rig, CELL, half + 3..=entries_max + 2);
+    append(&mut rig, OTHER, entries_max + 1..=entries_max + 1);
+    assert_eq!(rig.log.snapshots_due().collect::<Vec<_>>(), [CELL, OTHER], "one is not enough");
+    rig.entry(OTHER, 1, entries_max + 2, b"not durable");
+    assert_eq!(
+        rig.log.snapshots_due().collect::<Vec<_>>(),
+        [CELL, OTHER],
+        "what is not durable does not count"
+    );
 }
 
 #[test]

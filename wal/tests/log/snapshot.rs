@@ -272,6 +272,29 @@ fn any_other_error_of_a_snapshot_is_final() {
 }
 
 #[test]
+fn what_was_begun_is_removed_before_another_is_begun_and_never_cut_short() {
+    let mut rig = Rig::new(1);
+    rig.entries(CELL, 1, 1..=9, 100);
+    rig.log.begin_snapshot(CELL, snapshot_id(1, 6));
+    rig.log.write_snapshot(CELL, 0, false, &[7; SNAPSHOT_PIECE_BYTES_MAX]);
+    rig.settle();
+    let file = FileName::SnapshotStaging { cell: CELL };
+    assert_eq!(snapshot_files(&mut rig), [file]);
+    rig.log.abandon_snapshot(CELL);
+    rig.log.begin_snapshot(CELL, snapshot_id(1, 9));
+    let mut actions = Vec::new();
+    while actions.len() < 2 {
+        while let Some(op) = rig.log.poll_op() {
+            let is_synced = op.action == Action::SyncDirectory;
+            actions.extend((op.lane == Lane::Snapshot && !is_synced).then_some(op.action));
+            rig.disk.submit(&mut rig.log, op);
+        }
+        assert!(step(&mut rig), "{actions:?}");
+    }
+    assert_eq!(actions, [Action::Remove { file }, Action::Create { file }]);
+}
+
+#[test]
 fn a_snapshot_abandoned_at_any_operation_leaves_nothing_and_is_not_told_of() {
     for begins_again in [false, true] {
         for operations in 0..8 {

@@ -220,12 +220,7 @@ impl Cell {
             self.refuse(call, Status::NoQuorum, "nothing has reached a majority for an election timeout", fx);
             return None;
         }
-        // What frees something has only its own way to a majority before it, however much is to be applied after a restart.
-        let backlog = match admission {
-            Admission::Frees => self.raft.last_index().0 - self.raft.committed().0,
-            Admission::Takes | Admission::Opens => self.backlog(),
-        };
-        if backlog >= room {
+        if self.backlog() >= room {
             self.overloaded(call, fx);
             return None;
         }

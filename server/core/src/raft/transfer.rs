@@ -81,15 +81,18 @@ impl Raft {
         (0..self.peers.len()).filter(is_able).map(|at| &self.peers[at])
     }
 
-    /// The one of them whose disk has the most, of those with room if there are any. One that would have to catch up first
-    /// comes last: it may have a disk that hangs.
+    /// The one of them whose disk has the most, of those with room if there are any, and rather one that need not catch up
+    /// first. Whoever has to leave its office anyway prefers that to room: a disk that is behind may hang.
     pub fn successor(&self) -> Option<NodeId> {
         let is_close = |progress: &Progress| {
             !progress.is_probing() && progress.matched.0 + LAG_MAX >= self.log.last_index().0
         };
+        let must_leave = self.stop.is_some() || self.is_short_of_space;
         let key = |peer: &&Peer| {
             let progress = &peer.progress;
-            (is_close(progress), !progress.is_short_of_space, progress.matched)
+            let (is_close, has_room) = (is_close(progress), !progress.is_short_of_space);
+            let classes = if must_leave { (is_close, has_room) } else { (has_room, is_close) };
+            (classes, progress.matched)
         };
         self.able().max_by_key(key).map(|peer| peer.node)
     }

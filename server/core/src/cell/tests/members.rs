@@ -24,9 +24,9 @@ fn serve_at(node: u16, client_address: &str) -> Request<'_> {
 fn what_can_never_be_is_invalid_and_says_what_to_do() {
     let mut rig = Rig::serving(3);
     let a = rig.connect(rig.leader());
-    let out_of_turn = "node 5 is not the next one, and no id is left out, because it could not be given later; format \
-                       the node with the id 4";
-    assert_eq!(rig.call(a, add(5, "node5:4600")), [format!("INVALID ({out_of_turn})")]);
+    let too_far =
+        "node 44 would leave ids out, which could not be given later; format the node with the next one, 4";
+    assert_eq!(rig.call(a, add(44, "node44:4600")), [format!("INVALID ({too_far})")]);
     // The members of the birth serve where the configuration says.
     let taken = "node 2 serves at one of the addresses of node 4 already; correct that, or move node 2 first";
     assert_eq!(rig.call(a, add(4, "node2:4600")), [format!("INVALID ({taken})")]);

@@ -3,9 +3,8 @@
 use lockstep_wire::SessionId;
 use lockstep_wire::request::Request;
 
-use super::asking::{acquire, cancel};
+use super::asking::acquire;
 use super::rig::Rig;
-use crate::cell::request::BACKLOG_MAX;
 use crate::table::Limits;
 use crate::{CACHE_BYTES_MAX, ConnectionId, Input};
 
@@ -74,30 +73,6 @@ fn a_read_waits_until_everything_is_applied_that_was_committed_when_its_round_wa
     rig.advance(20);
     assert_eq!(rig.told(reader), [format!("OK held by: {session}, waiting:")]);
     assert_eq!(rig.told(connection).len(), 51, "the beat and the grants");
-}
-
-#[test]
-fn what_frees_something_is_admitted_however_much_is_left_to_apply() {
-    let (mut rig, connection, session) = with_uncommitted(1, 1);
-    let mut request = 1;
-    while rig.cell(1).backlog() < 2 * BACKLOG_MAX {
-        request += 1;
-        assert!(request <= 2 * BACKLOG_MAX + 1, "each of them is an entry");
-        rig.say(connection, cancel(session, request, request - 1));
-    }
-    rig.settle();
-    rig.say(connection, cancel(session, request + 1, request));
-    rig.settle();
-    assert!(rig.told(connection)[0].starts_with("OVERLOADED"), "nothing of it is committed");
-    rig.release_disk(1);
-    let (applied, committed) = (rig.cell(1).applied(), rig.cell(1).raft().committed());
-    assert!(applied.0 + 2 * BACKLOG_MAX <= committed.0 + 10, "nearly all is left: {applied} of {committed}");
-    rig.told(connection);
-    let before = rig.cell(1).raft().last_index();
-    rig.say(connection, acquire(session, request + 1, &["/ls/turns/more"], 0));
-    assert!(rig.told(connection).iter().any(|told| told.starts_with("OVERLOADED")));
-    rig.say(connection, cancel(session, request + 1, request));
-    assert_eq!(rig.cell(1).raft().last_index(), before.next(), "it is on its way");
 }
 
 #[test]
