@@ -104,10 +104,11 @@ impl Large {
         Ok(())
     }
 
-    /// Goes on until there are half as many entries again behind this one: so many come until a snapshot that was due counts.
+    /// Goes on until there are three quarters as many entries again behind this one: so many come until a snapshot that was due
+    /// counts.
     pub fn work_until_counted(&mut self, newest: LogIndex) -> anyhow::Result<()> {
         let behind = self.bench.index.0 - newest.0;
-        while self.bench.index.0 - newest.0 < behind + behind / 2 {
+        while self.bench.index.0 - newest.0 < behind + behind * 3 / 4 {
             self.work()?;
         }
         Ok(())

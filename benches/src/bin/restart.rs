@@ -58,7 +58,7 @@ const DELAY_US_MAX: f64 = 2_000.0;
 /// The longest time of an entry that is told apart, in ns.
 const ENTRY_NS_MAX: u64 = 1_000_000_000;
 /// Pairs of entries between two slices: a thousand a piece are what a busy cell applies while the disk takes one.
-const BETWEEN_SLICES: usize = 125;
+const BETWEEN_SLICES: usize = 500;
 
 /// Times restarts of a node with many sessions and locks, and what a snapshot adds to a turn and to an entry.
 #[derive(Debug, Parser)]

@@ -17,12 +17,13 @@ use crate::effect::{Effect, Effects, Report};
 use crate::table::{Limits, Table, TableLoader};
 use crate::time::{Span, Time};
 
-/// What is made of a snapshot in one go, unless the cell is told otherwise: some hundred microseconds.
-pub const SNAPSHOT_SLICE_BYTES: usize = 16 * 1024;
+/// What is made of a snapshot in one go, unless the cell is told otherwise: half a millisecond. A few that are felt cost the
+/// median less than many that are hardly felt, each by whatever waits for that turn.
+pub const SNAPSHOT_SLICE_BYTES: usize = 64 * 1024;
 /// The first slices of a snapshot, a piece of the usual ones, come without a pause: the snapshot of a small state has no more.
-const SLICES_AT_ONCE: usize = 8;
+const SLICES_AT_ONCE: usize = 2;
 /// Between two later ones, as long as the log is in no hurry.
-const PAUSE: Span = Span::from_ms(4);
+const PAUSE: Span = Span::from_ms(16);
 /// The part of the log's room that a snapshot is written in. The rest is for what follows: it is synced, named and marked.
 const WRITING_MILLIONTHS: u64 = 750_000;
 /// How long a replica whose disk had no room for a snapshot waits before it tries again.

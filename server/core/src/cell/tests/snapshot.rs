@@ -137,7 +137,7 @@ fn from_the_second_piece_on_a_slice_is_made_after_a_pause_and_no_sooner_for_othe
     let mut made = FIRST_PIECE_SLICES;
     while rig.snapshots(1).is_empty() {
         let due = rig.cell(1).slice_deadline();
-        assert!(due > rig.now && due <= rig.now + Span::from_ms(4), "{due:?} at {:?}", rig.now);
+        assert!(due > rig.now && due <= rig.now + Span::from_ms(16), "{due:?} at {:?}", rig.now);
         rig.step(1, Input::Tick);
         assert_eq!(rig.cell(1).slice_deadline(), due, "it came for something else");
         rig.now = due;
