@@ -13,7 +13,7 @@ use lockstep_wal::disk::FileName;
 use lockstep_wire::LogIndex;
 
 /// Segments that a shard's log has at most; docs/ARCHITECTURE.md, section 6.1.
-pub const SEGMENTS_MAX: u64 = 12;
+pub const SEGMENTS_MAX: u64 = 20;
 /// Snapshots that a cell has at most, for a moment.
 pub const SNAPSHOTS_MAX: u64 = 4;
 /// What a directory has beside segments and snapshots, in bytes at most: two copies of the superblock, and the file system's
@@ -253,20 +253,20 @@ mod tests {
 
     #[test]
     fn a_disk_is_judged_by_bytes_and_by_files() {
-        assert!(used(12, &[(1, MIB), (2, MIB)]).verdict(1, MIB).is_held);
-        let broken = used(13, &[]).verdict(1, MIB);
-        assert!(!broken.is_held && broken.text.contains("segments: 13"), "{broken}");
+        assert!(used(SEGMENTS_MAX, &[(1, MIB), (2, MIB)]).verdict(1, MIB).is_held);
+        let broken = used(SEGMENTS_MAX + 1, &[]).verdict(1, MIB);
+        assert!(!broken.is_held && broken.text.contains("segments: 21"), "{broken}");
         assert!(!used(1, &[(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]).verdict(1, MIB).is_held);
-        assert!(!used(12, &[]).verdict(1, MIB - 64 * 1024).is_held, "segments of another size");
+        assert!(!used(SEGMENTS_MAX, &[]).verdict(1, MIB - 64 * 1024).is_held, "segments of another size");
         assert!(!DiskUse::default().verdict(1, MIB).is_held, "nobody looked");
     }
 
     #[test]
     fn the_most_of_several_looks_counts() {
-        let mut disk = used(12, &[]);
+        let mut disk = used(SEGMENTS_MAX, &[]);
         disk.on_look(&Directory::default());
         let verdict = disk.verdict(3, MIB);
-        assert!(verdict.is_held && verdict.text.starts_with("disk of node 3: 12.0 MiB at most"), "{verdict}");
+        assert!(verdict.is_held && verdict.text.starts_with("disk of node 3: 20.0 MiB at most"), "{verdict}");
     }
 
     #[test]
