@@ -144,11 +144,15 @@ async fn wish_of(
         }
         Change::Promote { node, .. } => MemberWish::Promote { node: NodeId(*node) },
         Change::Remove { node } => MemberWish::Remove { node: NodeId(*node) },
-        Change::Move { node, peer, client } => MemberWish::SetAddresses {
-            node: NodeId(*node),
-            peer_address: peer.to_string(),
-            client_address: client.clone(),
-        },
+        Change::Move { node, peer, client } => {
+            let (peer_address, client_address) = (peer.to_string(), client.clone());
+            if peer_address == client_address {
+                return Ok(Err(format!(
+                    "node {node} cannot serve members and clients at one address; say the port of each"
+                )));
+            }
+            MemberWish::SetAddresses { node: NodeId(*node), peer_address, client_address }
+        }
     }))
 }
 

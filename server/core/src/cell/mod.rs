@@ -345,6 +345,7 @@ impl Cell {
     }
 
     fn on_tick(&mut self, now: Time, fx: &mut Effects) {
+        self.raft.settle_down(self.table.is_quiet());
         self.raft.on_tick(now, fx);
         self.keep_office(now, fx);
         self.make_slice(now, fx);

@@ -222,6 +222,8 @@ pub struct Raft {
     read_turn: usize,
     /// The disk of this node has no room for the next segment of its log.
     is_short_of_space: bool,
+    /// The leader counts a time that would begin anew with another one.
+    is_settled: bool,
 
     leading: Leading,
     stop: Option<transfer::Stop>,
@@ -286,6 +288,7 @@ impl Raft {
             reading: None,
             read_turn: 0,
             is_short_of_space: false,
+            is_settled: false,
             leading: Leading {
                 rounds: Rounds::new(config.round_pace),
                 heartbeat_at: Time::NEVER,

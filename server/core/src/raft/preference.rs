@@ -17,6 +17,12 @@ impl Raft {
         self.membership().voters().nth(usize::from(self.config.cell.0) % voters.max(1))
     }
 
+    /// Whether leadership stays where it is, whoever should have it: the leader of a restored cell counts the quiet time, which
+    /// would begin anew.
+    pub fn settle_down(&mut self, is_settled: bool) {
+        self.is_settled = is_settled;
+    }
+
     /// Hands over to the preferred member once it has been well for as long as the configuration says.
     pub(super) fn give_way(&mut self, now: Time, fx: &mut Effects) {
         let Some(to) = self.preferred().filter(|to| self.is_well(*to, now)) else {
@@ -38,6 +44,7 @@ impl Raft {
         let is_free = self.role == Role::Leader
             && self.leading.is_serving
             && !self.leading.is_wished
+            && !self.is_settled
             && !self.is_transferring()
             && !self.is_membership_changing()
             && self.stop.is_none();

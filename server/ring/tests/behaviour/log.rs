@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockstep_ring::storage::{DataDirectory, LogDisk};
 use lockstep_ring::{Ring, Token};
 use lockstep_wal::disk::{Action, DiskOp, FileName, Lane, OpId, ShardId};
-use lockstep_wal::layout::SEGMENT_BYTES_MIN;
+use lockstep_wal::layout::{LIVE_SEGMENTS_MAX, SEGMENT_BYTES_MIN, SNAPSHOT_FILES_MAX};
 use lockstep_wal::{
     Log, Lsn, ReadOutcome, RecordKind, SnapshotDone, SnapshotId, SnapshotOutcome, Superblock, claim, format,
     load_snapshot,
@@ -117,7 +117,7 @@ fn everything_durable_is_recovered_over_many_segments_and_starts() {
         );
         let ring = small_ring();
         let mut disk = LogDisk::new(&ring, directory.path(), Token(40)).expect("a driver");
-        for round in 0..100 {
+        for round in 0..300 {
             let mut last = Lsn(0);
             for _ in 0..=round % 9 {
                 last = append(&mut log, next);
@@ -140,9 +140,10 @@ fn everything_durable_is_recovered_over_many_segments_and_starts() {
         }
         // Whatever the background lane is doing is cut off here.
     }
-    assert!(next > 1500 && snapshots > 2, "{next} entries, {snapshots} snapshots");
+    assert!(next > 4500 && snapshots > 2, "{next} entries, {snapshots} snapshots");
     let segments = std::fs::read_dir(directory.path()).expect("lists").count();
-    assert!(segments < 20, "segments are recycled: {segments} files");
+    let files_max = usize::try_from(LIVE_SEGMENTS_MAX).expect("few") + 1 + SNAPSHOT_FILES_MAX + 3;
+    assert!(segments <= files_max, "segments are recycled: {segments} files");
 }
 
 #[test]
@@ -236,11 +237,12 @@ fn what_a_removed_file_takes_is_freed_a_mib_at_a_time_and_its_name_is_gone_at_on
     };
     turn(&mut disk, &|_, is_removed| is_removed);
     assert!(!path.exists());
-    assert_eq!(taken(), before, "nothing is freed before somebody says so");
+    assert!(taken() >= before, "nothing is freed before somebody says so");
     for left in [2 * 1024 * 1024 + 4096, 1024 * 1024 + 4096, 4096] {
         disk.free_part(&ring);
         turn(&mut disk, &|disk, _| disk.has_to_free());
-        assert_eq!(taken(), left);
+        // A file system may keep a few blocks for itself.
+        assert!((left..left + 64 * 1024).contains(&taken()), "{} of {left}", taken());
     }
     disk.free_part(&ring);
     assert!(!disk.has_to_free(), "it is under way");

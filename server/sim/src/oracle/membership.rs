@@ -382,12 +382,16 @@ impl Memberships {
         Ok(())
     }
 
-    /// A node ends because it was removed.
+    /// A node ends because it was removed. Nobody need have applied the list that says so: whoever tells a node knows that it is
+    /// committed, and applies it when the turn comes to it. `is_on_disks` says whether a majority of its voters have a list.
     ///
     /// # Errors
     /// It was not.
-    pub fn on_removed(&mut self, node: NodeId) -> Verdict {
-        if !self.has_removed(node) {
+    pub fn on_removed(&mut self, node: NodeId, is_on_disks: impl Fn(Term, &Roster) -> bool) -> Verdict {
+        let removes =
+            |(term, roster): &(Term, Roster)| roster.seat(node).is_none() && is_on_disks(*term, roster);
+        let is_coming = self.newest().seat(node).is_some() && self.pending.iter().any(removes);
+        if !self.has_removed(node) && !is_coming {
             return violated(
                 REMOVED,
                 format!("node {node} takes itself for removed; the members are {:?}", self.newest().seats),

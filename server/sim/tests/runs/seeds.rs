@@ -64,4 +64,5 @@ fn drawn_runs_break_no_rule() {
 ///   and a leader waited for ever for the answer of the only other voter, which it had removed.
 /// * 40010737: a forger was blamed for attaching what its own nonce had opened.
 /// * 90000992: a snapshot was installed at a member that had no entry, without the truncation that its log wants.
-const KEPT: [u64; 6] = [57, 204, 461, 7_000_222, 40_010_737, 90_000_992];
+/// * 700001520: a member that was told of its removal was blamed, because nobody had applied the committed list yet.
+const KEPT: [u64; 7] = [57, 204, 461, 7_000_222, 40_010_737, 90_000_992, 700_001_520];

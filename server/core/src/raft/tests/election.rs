@@ -341,6 +341,19 @@ fn leadership_goes_to_the_preferred_member_once_that_has_been_well_for_a_while()
 }
 
 #[test]
+fn leadership_stays_while_the_leader_counts_what_would_begin_anew() {
+    let mut cluster = with_preference(25);
+    cluster.step(NodeId(1), |raft, _, _| raft.settle_down(true));
+    cluster.run_for(Span::from_ms(60_000));
+    assert_eq!(cluster.serving_leader(), Some(NodeId(1)));
+    cluster.step(NodeId(1), |raft, _, _| raft.settle_down(false));
+    cluster.run_for(Span::from_ms(4_500));
+    assert_eq!(cluster.serving_leader(), Some(NodeId(1)), "the while begins then");
+    cluster.run_for(Span::from_ms(1_000));
+    assert_eq!(cluster.serving_leader(), Some(PREFERRED));
+}
+
+#[test]
 fn where_an_operator_puts_leadership_it_stays() {
     let mut cluster = with_preference(22);
     cluster.run_for(Span::from_ms(6_000));

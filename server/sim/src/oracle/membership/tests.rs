@@ -110,12 +110,16 @@ fn who_was_removed_leads_in_no_newer_term_and_nobody_else_ends_for_it() {
         it.on_vote(NodeId(1), Term(term), 3);
         it.on_vote(NodeId(2), Term(term), 3);
     }
-    assert_eq!(rule(it.on_removed(NodeId(3))), Some(REMOVED));
+    let (on_disks, on_none) = (|_: Term, _: &Roster| true, |_: Term, _: &Roster| false);
+    assert_eq!(rule(it.on_removed(NodeId(3), on_disks)), Some(REMOVED));
+    it.on_appended(NodeId(1), &[], Term(2), &list(&[1, 2], &[]), LogIndex(0)).unwrap();
+    assert_eq!(rule(it.on_removed(NodeId(3), on_none)), Some(REMOVED));
+    assert_eq!(it.on_removed(NodeId(3), on_disks), Ok(()), "nobody has applied it yet");
     commit(&mut it, 1, &list(&[1, 2], &[])).unwrap();
     assert_eq!(leads(&it, 3, 1, &[]), None, "it was elected before, and hears of it late");
     assert_eq!(leads(&it, 3, 2, &[]), Some(OVER));
-    assert_eq!(it.on_removed(NodeId(3)), Ok(()));
-    assert_eq!(rule(it.on_removed(NodeId(4))), Some(REMOVED));
+    assert_eq!(it.on_removed(NodeId(3), on_none), Ok(()));
+    assert_eq!(rule(it.on_removed(NodeId(4), on_disks)), Some(REMOVED));
 }
 
 #[test]
