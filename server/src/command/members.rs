@@ -293,8 +293,8 @@ async fn cells(args: &MembersArgs) -> Result<Vec<Seen>, Error> {
 
 async fn look(args: &MembersArgs, cell: CellId) -> Result<Seen, Error> {
     let end = Instant::now() + args.cluster.timeout;
+    let patience = LEADER_TIMEOUT.min(args.cluster.timeout);
     let without_leader = loop {
-        let patience = LEADER_TIMEOUT.min(args.cluster.timeout);
         let answer = match status::find_leader(&args.cluster, cell).await {
             Ok((address, leading)) => members_of(&address, cell, patience).await.map(|it| (it, leading.role)),
             Err(error @ Error::Invalid { .. }) => return Err(error),
@@ -307,9 +307,10 @@ async fn look(args: &MembersArgs, cell: CellId) -> Result<Seen, Error> {
             Err(_) => tokio::time::sleep(AGAIN).await,
         }
     };
+    // Whoever types this in an outage does not wait for each of those that are gone.
     for address in &args.cluster.endpoints {
-        if let Ok(members) = members_of(address, cell, args.cluster.timeout).await
-            && let Ok(status) = status_of(address, cell, args.cluster.timeout).await
+        if let Ok(members) = members_of(address, cell, patience).await
+            && let Ok(status) = status_of(address, cell, patience).await
         {
             return Ok(Seen { cell, members, role: status.role });
         }
