@@ -133,7 +133,7 @@ fn main() -> anyhow::Result<()> {
             starts.push(Started::new(data)?);
             // A small state is written before the node is killed, and then another start has less to do.
             if newest_snapshot(data)? != Some(snapshot.index) {
-                println!("  (one start only: the next snapshot was written in it)");
+                println!("  (no further start: the next snapshot was written in this one)");
                 break;
             }
         }
