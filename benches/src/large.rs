@@ -12,6 +12,7 @@ use anyhow::{Context, ensure};
 use lockstep_ring::storage::{DataDirectory, LogDisk};
 use lockstep_ring::{Ring, RingConfig, Token};
 use lockstep_wal::disk::ShardId;
+use lockstep_wal::layout::UNCOVERED_ENTRIES_MAX;
 use lockstep_wal::{Log, RecordKind, SnapshotId, SnapshotOutcome, claim};
 use lockstep_wire::entry::Command;
 use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
@@ -98,7 +99,7 @@ impl Large {
 
     /// Lets clients release locks and take them again until the log asks for a snapshot.
     pub fn work_until_due(&mut self) -> anyhow::Result<()> {
-        while self.log.log.snapshots_due().next().is_none() {
+        while self.log.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next().is_none() {
             self.work()?;
         }
         Ok(())

@@ -42,7 +42,7 @@
 //! [`LIVE_SEGMENTS_MAX`] and, spares and the one that is being zero-filled included, segments never take more than
 //! `(LIVE_SEGMENTS_MAX + 1) * segment_bytes`. The owner keeps the promise by answering
 //! [`Log::snapshots_due`](crate::Log::snapshots_due); while a read runs in an old segment, that one stays, too. Small entries
-//! make a snapshot due earlier ([`UNCOVERED_ENTRY_BYTES`]), which only makes the log shorter.
+//! make a snapshot due earlier ([`UNCOVERED_ENTRIES_MAX`]), which only makes the log shorter.
 //!
 //! Of snapshots a cell has at most [`SNAPSHOT_FILES_MAX`]: the newest, the one before, one that is being written or waits
 //! for its mark, and one that is being removed.
@@ -128,10 +128,10 @@ pub const SNAPSHOT_HEADER_BYTES: usize = 64;
 /// a few thousand commits a second; a snapshot of a hundred MiB that is written meanwhile is not felt.
 pub const SNAPSHOT_SEGMENTS: u64 = 6;
 
-/// A snapshot is due, too, when there is an entry that none covers for each so many bytes of a segment: a quarter of a million
-/// for the usual one, and less than half a million by the time that the snapshot counts. A start applies these again, in
-/// less than a second, and small entries take longer to apply than to read.
-pub const UNCOVERED_ENTRY_BYTES: u64 = 256;
+/// A snapshot is due, too, when a shard has so many entries that none covers, unless its owner has it otherwise; there are
+/// less than twice as many by the time that the snapshot counts. A start applies these again, in less than a second, and
+/// small entries take longer to apply than to read.
+pub const UNCOVERED_ENTRIES_MAX: u64 = 262_144;
 
 /// The most live segments, those included that wait for recycling.
 pub const LIVE_SEGMENTS_MAX: u64 = 2 * SNAPSHOT_SEGMENTS + 1 + (RETIRED_SEGMENTS_MAX + SPARE_SEGMENTS) as u64;

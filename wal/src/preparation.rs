@@ -83,9 +83,12 @@ impl Log {
 
     /// The oldest segment, if it should go and only carried records may be in the way.
     pub(crate) fn segment_to_vacate(&self) -> Option<SegmentSequence> {
+        if self.preparation.step.is_some() {
+            return None;
+        }
         let retired = self.catalog.retired_count();
         let is_wanted = self.preparation.spares < SPARE_SEGMENTS || retired > RETIRED_SEGMENTS_MAX;
-        (retired > 0 && is_wanted && self.preparation.step.is_none()).then(|| self.catalog.oldest())
+        (retired > 0 && is_wanted).then(|| self.catalog.oldest())
     }
 
     /// Whether a batch, be it an empty one, is needed only to say that the oldest segment may be gone.

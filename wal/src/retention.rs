@@ -11,7 +11,7 @@ use lockstep_wire::{CellId, LogIndex, SnapshotId, Term};
 
 use crate::bytes::get_u64;
 use crate::catalog::Position;
-use crate::layout::{SNAPSHOT_SEGMENTS, UNCOVERED_ENTRY_BYTES};
+use crate::layout::SNAPSHOT_SEGMENTS;
 use crate::log::Log;
 use crate::record::Record;
 
@@ -106,34 +106,38 @@ impl Log {
     /// The cells whose owner should take a snapshot now, some more than once: they have entries that no snapshot covers,
     /// one that is being written included, in a segment at least `SNAPSHOT_SEGMENTS` behind the one that is written to.
     /// As long as the owner answers, by a durable mark, before as many segments have been filled again, the log stays
-    /// within `LIVE_SEGMENTS_MAX`. If the cells together have more such entries than `UNCOVERED_ENTRY_BYTES` allows for, those
-    /// with most of them are due as well.
-    pub fn snapshots_due(&self) -> impl Iterator<Item = CellId> + '_ {
+    /// within `LIVE_SEGMENTS_MAX`. If the cells together have more than `uncovered_max` such entries, those with most of them
+    /// are due as well.
+    pub fn snapshots_due(&self, uncovered_max: u64) -> impl Iterator<Item = CellId> + '_ {
         let behind = self.catalog.lasts_behind(SNAPSHOT_SEGMENTS);
         let behind = behind.filter_map(|last| (last.index > self.written(last.cell)).then_some(last.cell));
-        behind.chain(self.longest())
+        behind.chain(self.longest(uncovered_max))
     }
 
     /// As many of the cells with the most entries as have to be covered, so that there are not too many any more.
-    fn longest(&self) -> impl Iterator<Item = CellId> + use<> {
+    fn longest(&self, uncovered_max: u64) -> impl Iterator<Item = CellId> + use<> {
         let uncovered =
-            self.catalog.cells().map(|cell| (self.entries_behind(cell, self.written(cell)), cell));
-        let mut uncovered: Vec<(u64, CellId)> = uncovered.filter(|(entries, _)| *entries > 0).collect();
-        uncovered.sort_unstable();
-        let entries_max = self.uncovered_max();
-        let mut left: u64 = uncovered.iter().map(|(entries, _)| entries).sum();
+            || self.catalog.cells().map(|cell| (self.entries_behind(cell, self.written(cell)), cell));
+        let mut left: u64 = uncovered().map(|(entries, _)| entries).sum();
+        // This is asked in every turn, and nearly always there are few enough.
+        let mut longest: Vec<(u64, CellId)> = Vec::new();
+        if left > uncovered_max {
+            longest.extend(uncovered());
+            longest.sort_unstable();
+        }
         std::iter::from_fn(move || {
-            let (entries, cell) = uncovered.pop().filter(|_| left > entries_max)?;
+            let (entries, cell) = longest.pop().filter(|_| left > uncovered_max)?;
             left -= entries;
             Some(cell)
         })
     }
 
     /// The cells whose snapshots are being written, each with how much is used of the room in which it has to come to
-    /// count, in millionths: the `SNAPSHOT_SEGMENTS` segments from where it was due on, or as many uncovered entries as made
-    /// one due. It is more than a million if it is late.
-    pub fn snapshots_written(&self) -> impl Iterator<Item = (CellId, u64)> + '_ {
-        self.snapshots.being_written().map(|cell| (cell, self.segments_used(cell).max(self.entries_used())))
+    /// count, in millionths: the `SNAPSHOT_SEGMENTS` segments from where it was due on, or `uncovered_max` entries beyond as
+    /// many as made one due. It is more than a million if it is late.
+    pub fn snapshots_written(&self, uncovered_max: u64) -> impl Iterator<Item = (CellId, u64)> + '_ {
+        let used = move |cell| self.segments_used(cell).max(self.entries_used(uncovered_max));
+        self.snapshots.being_written().map(move |cell| (cell, used(cell)))
     }
 
     fn segments_used(&self, cell: CellId) -> u64 {
@@ -147,10 +151,10 @@ impl Log {
         (segments * segment_bytes + offset) * 1_000_000 / (SNAPSHOT_SEGMENTS * segment_bytes)
     }
 
-    fn entries_used(&self) -> u64 {
+    fn entries_used(&self, uncovered_max: u64) -> u64 {
         let uncovered = self.catalog.cells().map(|cell| self.entries_behind(cell, self.marked(cell)));
-        let beyond = uncovered.sum::<u64>().saturating_sub(self.uncovered_max());
-        beyond * 1_000_000 / self.uncovered_max()
+        let beyond = uncovered.sum::<u64>().saturating_sub(uncovered_max);
+        beyond * 1_000_000 / uncovered_max
     }
 
     /// Through which entry a marked snapshot covers the cell.
@@ -166,9 +170,5 @@ impl Log {
     /// Those that are durable: what is not cannot be applied, nor covered.
     fn entries_behind(&self, cell: CellId, index: LogIndex) -> u64 {
         self.catalog.last_durable(cell).map_or(0, |last| last.0.saturating_sub(index.0))
-    }
-
-    fn uncovered_max(&self) -> u64 {
-        self.superblock.segment_bytes / UNCOVERED_ENTRY_BYTES
     }
 }

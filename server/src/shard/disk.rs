@@ -10,6 +10,7 @@ use lockstep_core::{AppendId, Cell, RecordHead, Time};
 use lockstep_ring::storage::LogDisk;
 use lockstep_ring::{Completion, Ring, Token};
 use lockstep_wal::disk::{DiskOp, Lane};
+use lockstep_wal::layout::UNCOVERED_ENTRIES_MAX;
 use lockstep_wal::{Log, LoggedRecord, Lsn, ReadDone, ReadId, ReadOutcome, ReadsFull, SnapshotDone};
 use lockstep_wire::{CellId, LogIndex, SnapshotId};
 
@@ -213,12 +214,12 @@ impl ShardDisk {
 
     /// The cells that a snapshot is due of.
     pub(super) fn snapshots_due(&self) -> BTreeSet<CellId> {
-        self.log.snapshots_due().collect()
+        self.log.snapshots_due(UNCOVERED_ENTRIES_MAX).collect()
     }
 
     /// The cells whose snapshots are being written, each with how much of the log's room for it is used.
     pub(super) fn snapshots_written(&self) -> Vec<(CellId, u64)> {
-        self.log.snapshots_written().collect()
+        self.log.snapshots_written(UNCOVERED_ENTRIES_MAX).collect()
     }
 
     /// Starts whatever the log wants done now.

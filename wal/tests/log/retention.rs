@@ -7,7 +7,7 @@ use lockstep_wal::RecordKind;
 use lockstep_wal::disk::{FileName, Lane, StorageRead};
 use lockstep_wal::layout::{
     LIVE_SEGMENTS_MAX, SEGMENT_BYTES_MIN, SNAPSHOT_FILES_MAX, SNAPSHOT_SEGMENTS, SPARE_SEGMENTS,
-    UNCOVERED_ENTRY_BYTES,
+    UNCOVERED_ENTRIES_MAX,
 };
 use lockstep_wal::memory::Random;
 use lockstep_wal::{SnapshotDone, SnapshotOutcome};
@@ -77,7 +77,7 @@ fn a_truncation_that_is_only_staged_releases_nothing_either() {
     rig.snapshot(OTHER, 1, next - 1);
     rig.snapshot(CELL, 1, 4);
     rig.settle();
-    assert_eq!(rig.log.snapshots_due().next(), Some(CELL));
+    assert_eq!(rig.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next(), Some(CELL));
     // Many batches and some segments stand between what is durable and the truncation.
     for index in next..next + 12 {
         rig.entry(OTHER, 1, index, &[7; 120_000]);
@@ -121,12 +121,12 @@ fn an_idle_cell_gives_up_its_older_snapshot_rather_than_pin_a_segment() {
         next = fill_segments(&mut rig, CELL, next, 1);
         rig.snapshot(CELL, 1, next - 1);
         rig.settle();
-        if rig.log.snapshots_due().next() == Some(OTHER) {
+        if rig.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next() == Some(OTHER) {
             rig.snapshot(OTHER, 1, 9);
             rig.settle();
         }
     }
-    assert_eq!(rig.log.snapshots_due().next(), None);
+    assert_eq!(rig.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next(), None);
     assert_eq!(rig.log.entries(OTHER), None);
     for _ in 0..2 {
         assert_eq!(rig.log.snapshots(OTHER).collect::<Vec<_>>(), [snapshot_id(1, 9)]);
@@ -148,22 +148,25 @@ fn a_cell_is_due_when_its_uncovered_entry_lies_far_enough_behind_and_no_longer_o
     let mut rig = Rig::new(1);
     rig.entries(OTHER, 1, 1..=1, 100);
     let next = fill_segments(&mut rig, CELL, 1, SNAPSHOT_SEGMENTS - 1);
-    assert_eq!(rig.log.snapshots_due().next(), None);
+    assert_eq!(rig.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next(), None);
     fill_segments(&mut rig, CELL, next, 1);
-    assert_eq!(rig.log.snapshots_due().next(), Some(OTHER), "its entry stands before the other's");
+    assert_eq!(
+        rig.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next(),
+        Some(OTHER),
+        "its entry stands before the other's"
+    );
     rig.log.begin_snapshot(OTHER, snapshot_id(1, 1));
     rig.log.begin_snapshot(CELL, snapshot_id(1, next - 1));
-    assert_eq!(rig.log.snapshots_due().next(), None);
+    assert_eq!(rig.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next(), None);
     rig.log.abandon_snapshot(OTHER);
-    assert_eq!(rig.log.snapshots_due().next(), Some(OTHER));
+    assert_eq!(rig.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next(), Some(OTHER));
 }
 
 #[test]
 fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together() {
     let mut rig = Rig::new(1);
-    let entries_max = SEGMENT_BYTES_MIN / UNCOVERED_ENTRY_BYTES;
-    let half = entries_max / 2;
-    assert_eq!(2 * half, entries_max, "an even number");
+    let half = 1_000;
+    let entries_max = 2 * half;
     let append = |rig: &mut Rig, cell, indexes: RangeInclusive<u64>| {
         for index in indexes {
             rig.entry(cell, 1, index, b"small");
@@ -172,15 +175,19 @@ fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together()
     };
     append(&mut rig, CELL, 1..=half + 1);
     append(&mut rig, OTHER, 1..=half - 1);
-    assert_eq!(rig.log.snapshots_due().next(), None);
+    assert_eq!(rig.log.snapshots_due(entries_max).next(), None);
     append(&mut rig, OTHER, half..=half);
-    assert_eq!(rig.log.snapshots_due().collect::<Vec<_>>(), [CELL], "only what has most");
+    assert_eq!(rig.log.snapshots_due(entries_max).collect::<Vec<_>>(), [CELL], "only what has most");
     rig.log.begin_snapshot(CELL, snapshot_id(1, half + 1));
-    assert_eq!(rig.log.snapshots_due().next(), None);
+    assert_eq!(rig.log.snapshots_due(entries_max).next(), None);
     append(&mut rig, OTHER, half + 1..=2 * half);
     append(&mut rig, CELL, half + 2..=half + 2);
-    assert_eq!(rig.log.snapshots_due().collect::<Vec<_>>(), [OTHER], "what is being written covers the rest");
-    let used = |rig: &Rig| rig.log.snapshots_written().collect::<Vec<_>>();
+    assert_eq!(
+        rig.log.snapshots_due(entries_max).collect::<Vec<_>>(),
+        [OTHER],
+        "what is being written covers the rest"
+    );
+    let used = |rig: &Rig| rig.log.snapshots_written(entries_max).collect::<Vec<_>>();
     let beyond = 3 * half + 2 - entries_max;
     assert_eq!(
         used(&rig),
@@ -189,13 +196,13 @@ fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together()
     );
     rig.disk.lose_power(&mut rig.random);
     rig.reopen().unwrap();
-    assert_eq!(rig.log.snapshots_due().next(), Some(OTHER), "a start counts what it found");
+    assert_eq!(rig.log.snapshots_due(entries_max).next(), Some(OTHER), "a start counts what it found");
     append(&mut rig, CELL, half + 3..=entries_max + 2);
     append(&mut rig, OTHER, entries_max + 1..=entries_max + 1);
-    assert_eq!(rig.log.snapshots_due().collect::<Vec<_>>(), [CELL, OTHER], "one is not enough");
+    assert_eq!(rig.log.snapshots_due(entries_max).collect::<Vec<_>>(), [CELL, OTHER], "one is not enough");
     rig.entry(OTHER, 1, entries_max + 2, b"not durable");
     assert_eq!(
-        rig.log.snapshots_due().collect::<Vec<_>>(),
+        rig.log.snapshots_due(entries_max).collect::<Vec<_>>(),
         [CELL, OTHER],
         "what is not durable does not count"
     );
@@ -207,7 +214,7 @@ fn the_room_for_a_snapshot_is_used_from_where_it_was_due_to_where_the_log_would_
     rig.entries(CELL, 1, 1..=1, 100);
     let next = fill_segments(&mut rig, OTHER, 1, SNAPSHOT_SEGMENTS - 1);
     rig.log.begin_snapshot(CELL, snapshot_id(1, 1));
-    let used = |rig: &Rig| rig.log.snapshots_written().collect::<Vec<_>>();
+    let used = |rig: &Rig| rig.log.snapshots_written(UNCOVERED_ENTRIES_MAX).collect::<Vec<_>>();
     assert_eq!(used(&rig), [(CELL, 0)], "none is due");
     let mut next = fill_segments(&mut rig, OTHER, next, 1);
     let mut before = 0;
@@ -256,7 +263,7 @@ impl Fleet {
     }
 
     fn answer(&mut self) {
-        let due = self.rig.log.snapshots_due().next();
+        let due = self.rig.log.snapshots_due(UNCOVERED_ENTRIES_MAX).next();
         if let Some(cell) = due {
             let within = self.dice.below(SEGMENT_BYTES_MIN);
             let due = *self.due.entry(cell).or_insert(self.appended + within);

@@ -46,8 +46,11 @@ impl Cell {
         }
     }
 
-    /// Lets the table look ahead, once for each batch of entries.
+    /// Lets a large table look ahead, once for each batch of entries.
     fn look_ahead(&mut self) {
+        if !self.table.is_large() {
+            return;
+        }
         let (applied, committed) = (self.table.applied(), self.raft.committed());
         // One alone is looked at soon enough.
         if applied >= self.looked_ahead_through && committed.0 > applied.0 + 1 {

@@ -188,17 +188,25 @@ impl Log {
 
     /// The payload of the entry at `index`, if it is in memory.
     pub(super) fn payload(&self, index: LogIndex) -> Option<&[u8]> {
-        let behind = self.chunks.partition_point(|chunk| chunk.first <= index.0);
-        let chunk = &self.chunks[behind.checked_sub(1)?];
+        let chunk = &self.chunks[self.chunk_of(index)?];
         (index.0 < chunk.next()).then(|| chunk.payload(index.0))
     }
 
     /// The payloads from `first` on, as far as they are in memory without a gap.
     pub(super) fn payloads_from(&self, first: LogIndex) -> impl Iterator<Item = &[u8]> {
-        let behind = self.chunks.partition_point(|chunk| chunk.first <= first.0);
-        let chunks = behind.checked_sub(1).map(|at| self.chunks.range(at..)).into_iter().flatten();
+        let chunks = self.chunk_of(first).map(|at| self.chunks.range(at..)).into_iter().flatten();
         chunks
             .flat_map(move |chunk| (first.0.max(chunk.first)..chunk.next()).map(|index| chunk.payload(index)))
+    }
+
+    /// The last chunk that begins at `index` or before.
+    fn chunk_of(&self, index: LogIndex) -> Option<usize> {
+        let last = self.chunks.len().checked_sub(1)?;
+        // It is nearly always asked for what came last.
+        if self.chunks[last].first <= index.0 {
+            return Some(last);
+        }
+        self.chunks.partition_point(|chunk| chunk.first <= index.0).checked_sub(1)
     }
 
     /// Drops the payloads through `through`; terms stay.

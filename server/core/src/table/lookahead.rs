@@ -19,6 +19,9 @@ use super::record::{ClaimState, HoldSlot, LockSlot, Session, SessionSlot};
 /// How many entries are looked at together.
 pub const ENTRIES_AHEAD: usize = LOOKED_UP_AT_ONCE;
 
+/// Sessions and locks that a table has before it is worth looking ahead: fewer lie in a core's own caches anyway.
+const LARGE: usize = 16_384;
+
 /// What an entry says that it is about.
 #[derive(Clone, Copy, Debug)]
 struct Subject<'a> {
@@ -65,6 +68,11 @@ fn each<T: Copy, U: Copy>(batch: &Batch<T>, mut find: impl FnMut(T) -> Option<U>
 }
 
 impl Table {
+    /// Whether it pays to look ahead.
+    pub fn is_large(&self) -> bool {
+        self.sessions.len() + self.locks.len() >= LARGE
+    }
+
     /// Asks for what entries with these payloads will look at: the first [`ENTRIES_AHEAD`] of them.
     pub fn look_ahead<'a>(&self, payloads: impl Iterator<Item = &'a [u8]>) {
         let mut subjects: Batch<Subject<'a>> = [None; ENTRIES_AHEAD];

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockstep_ring::storage::{DataDirectory, LogDisk};
 use lockstep_ring::{Ring, Token};
 use lockstep_wal::disk::{Action, DiskOp, FileName, Lane, OpId, ShardId};
-use lockstep_wal::layout::{LIVE_SEGMENTS_MAX, SEGMENT_BYTES_MIN, SNAPSHOT_FILES_MAX};
+use lockstep_wal::layout::{LIVE_SEGMENTS_MAX, SEGMENT_BYTES_MIN, SNAPSHOT_FILES_MAX, UNCOVERED_ENTRIES_MAX};
 use lockstep_wal::{
     Log, Lsn, ReadOutcome, RecordKind, SnapshotDone, SnapshotId, SnapshotOutcome, Superblock, claim, format,
     load_snapshot,
@@ -125,7 +125,7 @@ fn everything_durable_is_recovered_over_many_segments_and_starts() {
             }
             run_until_log(&ring, &mut disk, &mut log, |log| log.durable() >= last);
             // Old segments become free and are used again.
-            let due = log.snapshots_due().next();
+            let due = log.snapshots_due(UNCOVERED_ENTRIES_MAX).next();
             if let Some(due) = due {
                 assert_eq!(due, CELL);
                 take_snapshot(&ring, &mut disk, &mut log, LogIndex(next - 1));
