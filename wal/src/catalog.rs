@@ -241,8 +241,8 @@ impl Catalog {
         })
     }
 
-    /// The last current entry of the cell that is durable.
-    pub(crate) fn last_durable(&self, cell: CellId) -> Option<LogIndex> {
+    /// The last current entry of the cell that has a place on the disk.
+    pub(crate) fn last_placed(&self, cell: CellId) -> Option<LogIndex> {
         let lasts = self.segments.iter().rev().flat_map(|segment| &segment.lasts);
         lasts.filter(|last| last.cell == cell).map(|last| last.index).next()
     }

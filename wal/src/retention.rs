@@ -136,8 +136,9 @@ impl Log {
     /// count, in millionths: the `SNAPSHOT_SEGMENTS` segments from where it was due on, or `uncovered_max` entries beyond as
     /// many as made one due. It is more than a million if it is late.
     pub fn snapshots_written(&self, uncovered_max: u64) -> impl Iterator<Item = (CellId, u64)> + '_ {
-        let used = move |cell| self.segments_used(cell).max(self.entries_used(uncovered_max));
-        self.snapshots.being_written().map(move |cell| (cell, used(cell)))
+        let mut written = self.snapshots.being_written().peekable();
+        let entries_used = if written.peek().is_some() { self.entries_used(uncovered_max) } else { 0 };
+        written.map(move |cell| (cell, self.segments_used(cell).max(entries_used)))
     }
 
     fn segments_used(&self, cell: CellId) -> u64 {
@@ -167,8 +168,8 @@ impl Log {
         self.snapshots.newest_written(cell).unwrap_or(LogIndex(0)).max(self.marked(cell))
     }
 
-    /// Those that are durable: what is not cannot be applied, nor covered.
+    /// Those that have a place on the disk: what has none cannot be applied, nor covered.
     fn entries_behind(&self, cell: CellId, index: LogIndex) -> u64 {
-        self.catalog.last_durable(cell).map_or(0, |last| last.0.saturating_sub(index.0))
+        self.catalog.last_placed(cell).map_or(0, |last| last.0.saturating_sub(index.0))
     }
 }

@@ -200,11 +200,11 @@ fn the_cell_with_most_uncovered_entries_is_due_when_all_have_too_many_together()
     append(&mut rig, CELL, half + 3..=entries_max + 2);
     append(&mut rig, OTHER, entries_max + 1..=entries_max + 1);
     assert_eq!(rig.log.snapshots_due(entries_max).collect::<Vec<_>>(), [CELL, OTHER], "one is not enough");
-    rig.entry(OTHER, 1, entries_max + 2, b"not durable");
+    rig.entry(OTHER, 1, entries_max + 2, b"only staged");
     assert_eq!(
         rig.log.snapshots_due(entries_max).collect::<Vec<_>>(),
         [CELL, OTHER],
-        "what is not durable does not count"
+        "what has no place on the disk does not count"
     );
 }
 

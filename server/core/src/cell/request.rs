@@ -182,6 +182,12 @@ impl Cell {
         self.raft.last_index().0 - self.table.applied().0
     }
 
+    /// The same without those that the start has found in the log and that are committed: nobody asked for them of late.
+    fn new_backlog(&self) -> u64 {
+        let found = self.replay_through.min(self.raft.committed());
+        self.raft.last_index().0 - self.table.applied().max(found).0
+    }
+
     /// Proposes a command unless the leader is too busy, cut off, or about to go.
     fn admit(
         &mut self,
@@ -191,11 +197,6 @@ impl Cell {
         now: Time,
         fx: &mut Effects,
     ) -> Option<LogIndex> {
-        let room = match admission {
-            Admission::Frees => BACKLOG_MAX * 2,
-            Admission::Takes => BACKLOG_MAX,
-            Admission::Opens => BACKLOG_MAX / 2,
-        };
         // What cannot be is answered without an entry that every replica would have to keep.
         if let Some(objection) = self.table.objection(command) {
             answer_with(self, call, objection, fx);
@@ -220,7 +221,12 @@ impl Cell {
             self.refuse(call, Status::NoQuorum, "nothing has reached a majority for an election timeout", fx);
             return None;
         }
-        if self.backlog() >= room {
+        let is_busy = match admission {
+            Admission::Frees => self.new_backlog() >= BACKLOG_MAX * 2,
+            Admission::Takes => self.backlog() >= BACKLOG_MAX,
+            Admission::Opens => self.backlog() >= BACKLOG_MAX / 2,
+        };
+        if is_busy {
             self.overloaded(call, fx);
             return None;
         }

@@ -48,10 +48,11 @@ impl Raft {
     }
 
     /// A leader without space hands over to a follower that has some, if there is a majority of those: the cell need not
-    /// stand still for one full disk, whosever it is.
+    /// stand still for one full disk, whosever it is. Of a cell that is to be quiet nothing new is asked.
     pub(super) fn leave_if_short_of_space(&mut self, now: Time, fx: &mut Effects) {
         let is_time = self.leading.is_serving && now >= self.leading.may_leave_at && self.stop.is_none();
-        if !self.is_short_of_space || !is_time || self.peers_with_space(now).count() < self.majority() {
+        let is_in_need = self.is_short_of_space && !self.is_settled;
+        if !is_in_need || !is_time || self.peers_with_space(now).count() < self.majority() {
             return;
         }
         let able = self.peers_with_space(now).filter(|peer| !peer.progress.waits_for_snapshot());

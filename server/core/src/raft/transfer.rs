@@ -81,20 +81,19 @@ impl Raft {
         (0..self.peers.len()).filter(is_able).map(|at| &self.peers[at])
     }
 
-    /// The one of them whose disk has the most, of those with room if there are any, and rather one that need not catch up
-    /// first. Whoever has to leave its office anyway prefers that to room: a disk that is behind may hang.
+    /// The one of them whose disk has the most. It need not catch up first, for a disk that is behind may hang, and its disk
+    /// has room; only to a leader that has to leave its office anyway others are better than none.
     pub fn successor(&self) -> Option<NodeId> {
         let is_close = |progress: &Progress| {
             !progress.is_probing() && progress.matched.0 + LAG_MAX >= self.log.last_index().0
         };
         let must_leave = self.stop.is_some() || self.is_short_of_space;
-        let key = |peer: &&Peer| {
+        let rated = self.able().map(|peer| {
             let progress = &peer.progress;
-            let (is_close, has_room) = (is_close(progress), !progress.is_short_of_space);
-            let classes = if must_leave { (is_close, has_room) } else { (has_room, is_close) };
-            (classes, progress.matched)
-        };
-        self.able().max_by_key(key).map(|peer| peer.node)
+            ((is_close(progress), !progress.is_short_of_space), progress.matched, peer.node)
+        });
+        let best = rated.max_by_key(|(fitness, matched, _)| (*fitness, *matched));
+        best.filter(|(fitness, ..)| must_leave || *fitness == (true, true)).map(|(.., node)| node)
     }
 
     /// A leader that cannot go on names a successor, which need not wait for the others' patience.

@@ -6,7 +6,7 @@ use lockstep_wire::{Epoch, FencingToken, NodeId, SessionId, SnapshotId, Term};
 use super::asking::{acquire, cancel, release, token};
 use super::rig::Rig;
 use crate::table::{Limits, Table};
-use crate::{ConnectionId, Report, Span};
+use crate::{ConnectionId, Input, Report, Span};
 
 const NAME: &[&str] = &["/ls/a/b"];
 const QUIET_MS: u64 = 60_000;
@@ -172,6 +172,19 @@ fn the_quiet_time_begins_anew_with_each_leader() {
     let client = rig.connect(new);
     let session = rig.open(client, 2, 10_000);
     token(&rig.call(client, acquire(session, 1, NAME, 0))[0]);
+}
+
+#[test]
+fn a_full_disk_moves_no_leadership_while_the_cell_is_quiet() {
+    let mut rig = serving(&backup(), 1);
+    let full = rig.leader();
+    rig.advance(1_100);
+    rig.step(full, Input::Space { is_short: true });
+    rig.advance(QUIET_MS - 2_000);
+    assert_eq!(rig.leader(), full, "the next one would begin the quiet time anew");
+    rig.advance_until(2_000, |rig| !rig.cell(full).table().is_quiet());
+    rig.advance(2_000);
+    assert_ne!(rig.leader(), full);
 }
 
 #[test]

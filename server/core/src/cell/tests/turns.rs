@@ -3,8 +3,9 @@
 use lockstep_wire::SessionId;
 use lockstep_wire::request::Request;
 
-use super::asking::acquire;
+use super::asking::{acquire, cancel};
 use super::rig::Rig;
+use crate::cell::request::BACKLOG_MAX;
 use crate::table::Limits;
 use crate::{CACHE_BYTES_MAX, ConnectionId, Input};
 
@@ -73,6 +74,34 @@ fn a_read_waits_until_everything_is_applied_that_was_committed_when_its_round_wa
     rig.advance(20);
     assert_eq!(rig.told(reader), [format!("OK held by: {session}, waiting:")]);
     assert_eq!(rig.told(connection).len(), 51, "the beat and the grants");
+}
+
+#[test]
+fn what_frees_something_is_admitted_while_a_start_applies_a_long_log() {
+    let (mut rig, connection, session) = with_uncommitted(1, 1);
+    let mut request = 1;
+    while rig.cell(1).backlog() < 2 * BACKLOG_MAX {
+        request += 1;
+        assert!(request <= 2 * BACKLOG_MAX + 1, "each of them is an entry");
+        rig.say(connection, cancel(session, request, request - 1));
+    }
+    rig.settle();
+    rig.say(connection, cancel(session, request + 1, request));
+    assert!(rig.told(connection).iter().any(|told| told.starts_with("OVERLOADED")), "it bounds what is new");
+    rig.release_disk(1);
+    rig.crash(1);
+    rig.start(1);
+    rig.advance_until(5_000, |rig| rig.cell(1).raft().is_leader());
+    let connection = rig.connect(1);
+    rig.attach(connection, session, 1);
+    rig.say(connection, acquire(session, request + 1, &["/ls/turns/more"], 0));
+    assert!(rig.told(connection).iter().any(|told| told.starts_with("OVERLOADED")));
+    let before = rig.cell(1).raft().last_index();
+    for _ in 0..500 {
+        request += 1;
+        rig.say(connection, cancel(session, request, request - 1));
+    }
+    assert_eq!(rig.cell(1).raft().last_index().0, before.0 + 500, "all of it is on its way");
 }
 
 #[test]

@@ -126,6 +126,29 @@ fn a_removed_node_learns_it_and_disturbs_nobody() {
     assert_eq!((cluster.serving_leader(), cluster.raft(leader.0).term()), (Some(leader), term));
 }
 
+/// What no snapshot can cover would keep the segments of the other cells of its shard.
+#[test]
+fn a_removed_node_gives_up_what_it_does_not_know_to_be_committed() {
+    let mut cluster = Cluster::serving(3, 26);
+    let leader = cluster.serving_leader().unwrap();
+    let removed = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    // It stores them, and is not a member any more when the leader could tell it that they are committed.
+    for _ in 0..10 {
+        cluster.propose(leader, b"on its way");
+    }
+    must_change(&mut cluster, &MemberChange::Remove { node: removed });
+    assert_eq!(cluster.raft(removed.0).role_name(), "removed");
+    let left =
+        |cluster: &Cluster| (cluster.raft(removed.0).committed(), cluster.raft(removed.0).last_index());
+    let (committed, last) = left(&cluster);
+    assert!(committed.0 + 10 < cluster.raft(leader.0).committed().0);
+    assert_eq!(last, committed);
+    // Its disk has it so, too.
+    cluster.crash(removed);
+    cluster.start(removed);
+    assert_eq!(cluster.raft(removed.0).last_index(), committed);
+}
+
 #[test]
 fn what_would_cost_the_majority_is_refused() {
     let mut cluster = Cluster::serving(3, 5);

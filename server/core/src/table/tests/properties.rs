@@ -295,6 +295,9 @@ impl Run {
         let mut payload = Vec::new();
         command.encode(&mut payload);
         let command = Command::decode(&payload).expect("what was encoded decodes");
+        // Only large tables are looked ahead of in earnest. What it finds may be there no more, or not yet.
+        let before = self.log.iter().rev().map(|applied| &applied.payload[..]);
+        self.table.look_ahead(std::iter::once(&payload[..]).chain(before));
         let mut out = Vec::new();
         self.table.apply(self.table.applied().next(), &command, &mut out);
         assert_coherent(&self.table);
