@@ -64,6 +64,10 @@ impl Roster {
         Roster::new(index, seats.collect())
     }
 
+    fn highest(&self) -> NodeId {
+        self.seats.last_key_value().map_or(NodeId(0), |(node, _)| *node)
+    }
+
     /// The voters.
     pub fn voters(&self) -> &BTreeSet<NodeId> {
         &self.voters
@@ -100,6 +104,15 @@ fn list_in(index: LogIndex, payload: &[u8]) -> Option<Roster> {
     Some(Roster::of(index, &Members::in_entry(payload)?.ok()?))
 }
 
+/// A list that some replica has appended and nobody has applied yet.
+#[derive(Debug)]
+struct Pending {
+    term: Term,
+    roster: Roster,
+    /// Some process, of whichever life, has taken it for committed.
+    is_certain: bool,
+}
+
 /// Somebody who begins to lead.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
@@ -120,8 +133,8 @@ pub struct Memberships {
     committed: Vec<Roster>,
     /// Whether it is known in which incarnations the members were born.
     is_born: bool,
-    /// Lists that some replica has appended and that no committed entry has taken the place of.
-    pending: Vec<(Term, Roster)>,
+    /// Lists that no entry which anybody has applied has taken the place of; those that are certain by rising index.
+    pending: Vec<Pending>,
     /// All that anybody ever appended.
     known: BTreeMap<(LogIndex, Term), Roster>,
     /// The incarnation of each id that ever was a member.
@@ -184,13 +197,17 @@ impl Memberships {
 
     /// The lists that may be the one that counts, now or when what is on its way is committed.
     pub fn countable(&self) -> impl Iterator<Item = &Roster> {
-        std::iter::once(self.newest()).chain(self.pending.iter().map(|(_, roster)| roster))
+        std::iter::once(self.newest()).chain(self.pending.iter().map(|list| &list.roster))
     }
 
     /// Whether a node was a member, or can be none any more, and is none.
     pub fn has_removed(&self, node: NodeId) -> bool {
-        let highest = self.incarnations.last_key_value().map_or(NodeId(0), |(node, _)| *node);
-        node <= highest && self.newest().seat(node).is_none()
+        node <= self.highest() && self.newest().seat(node).is_none()
+    }
+
+    /// The highest id that was a member.
+    fn highest(&self) -> NodeId {
+        self.incarnations.last_key_value().map_or(NodeId(0), |(node, _)| *node)
     }
 
     /// The lists in a log, the newest first, and that of the birth.
@@ -243,8 +260,17 @@ impl Memberships {
             ),
         };
         self.known.insert((index, term), roster.clone());
-        self.pending.push((term, roster));
+        self.pending.push(Pending { term, roster, is_certain: false });
         verdict
+    }
+
+    /// A process takes its log for committed through an entry, which it need not have applied. That is not forgotten when
+    /// it dies.
+    pub fn on_certain(&mut self, log: &[(Term, Vec<u8>)], through: LogIndex) {
+        for list in self.pending.iter_mut().filter(|list| list.roster.index <= through) {
+            let at = usize::try_from(list.roster.index.0 - 1).expect("a run is short");
+            list.is_certain |= log.get(at).is_some_and(|(own, _)| *own == list.term);
+        }
     }
 
     /// A log is about to lose what it has from an index on.
@@ -271,11 +297,11 @@ impl Memberships {
         payload: &[u8],
         newest: Term,
     ) -> Result<Option<NodeId>, super::Violation> {
-        self.pending.retain(|(_, roster)| roster.index > index);
+        self.pending.retain(|list| list.roster.index > index);
         let Some(roster) = list_in(index, payload) else { return Ok(None) };
         let before = self.newest().clone();
         for (node, seat) in &roster.seats {
-            let highest = self.incarnations.last_key_value().map_or(NodeId(0), |(node, _)| *node);
+            let highest = self.highest();
             let known = self.incarnations.insert(*node, seat.incarnation);
             let is_right = match known {
                 Some(known) => known == seat.incarnation && before.seats.contains_key(node),
@@ -382,15 +408,19 @@ impl Memberships {
         Ok(())
     }
 
-    /// A node ends because it was removed. Nobody need have applied the list that says so: whoever tells a node knows that it is
-    /// committed, and applies it when the turn comes to it. `is_on_disks` says whether a majority of its voters have a list.
+    /// A node ends because it was removed, or because its id was left out. Nobody need have applied the list that says so:
+    /// whoever tells a node knows that it is committed, and applies it when the turn comes to it. That a majority of disks
+    /// has it is not enough: one of an older term may yet give way to another (Raft, figure 8).
     ///
     /// # Errors
     /// It was not.
-    pub fn on_removed(&mut self, node: NodeId, is_on_disks: impl Fn(Term, &Roster) -> bool) -> Verdict {
-        let removes =
-            |(term, roster): &(Term, Roster)| roster.seat(node).is_none() && is_on_disks(*term, roster);
-        let is_coming = self.newest().seat(node).is_some() && self.pending.iter().any(removes);
+    pub fn on_removed(&mut self, node: NodeId) -> Verdict {
+        let mut highest = self.highest();
+        let mut certain = self.pending.iter().filter(|list| list.is_certain);
+        let is_coming = certain.any(|list| {
+            highest = highest.max(list.roster.highest());
+            node <= highest && list.roster.seat(node).is_none()
+        });
         if !self.has_removed(node) && !is_coming {
             return violated(
                 REMOVED,

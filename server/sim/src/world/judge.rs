@@ -261,7 +261,7 @@ impl Judges {
         }
     }
 
-    /// A replica may have applied more than `before`.
+    /// A replica may know of more that is committed, and have applied more than `before`.
     pub(super) fn on_stepped(
         &mut self,
         id: CellId,
@@ -270,6 +270,7 @@ impl Judges {
         cell: &Cell,
         mirror: &Mirror,
     ) {
+        self.cell(id).memberships.on_certain(mirror, cell.raft().committed());
         let applied = cell.applied();
         if applied == before || self.violation.is_some() {
             return;

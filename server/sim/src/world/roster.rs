@@ -76,10 +76,7 @@ impl Judges {
 
     /// A replica ends because it was removed.
     pub(super) fn on_removed(&mut self, id: CellId, node: NodeId) {
-        let CellJudges { memberships, disks, .. } = self.cell(id);
-        let is_on_disks =
-            |term, roster: &Roster| disks.on_committed(roster.index, term, roster.voters()).is_ok();
-        let verdict = memberships.on_removed(node, is_on_disks);
+        let verdict = self.cell(id).memberships.on_removed(node);
         self.take(verdict);
     }
 

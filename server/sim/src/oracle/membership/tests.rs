@@ -110,16 +110,47 @@ fn who_was_removed_leads_in_no_newer_term_and_nobody_else_ends_for_it() {
         it.on_vote(NodeId(1), Term(term), 3);
         it.on_vote(NodeId(2), Term(term), 3);
     }
-    let (on_disks, on_none) = (|_: Term, _: &Roster| true, |_: Term, _: &Roster| false);
-    assert_eq!(rule(it.on_removed(NodeId(3), on_disks)), Some(REMOVED));
-    it.on_appended(NodeId(1), &[], Term(2), &list(&[1, 2], &[]), LogIndex(0)).unwrap();
-    assert_eq!(rule(it.on_removed(NodeId(3), on_none)), Some(REMOVED));
-    assert_eq!(it.on_removed(NodeId(3), on_disks), Ok(()), "nobody has applied it yet");
+    assert_eq!(rule(it.on_removed(NodeId(3))), Some(REMOVED));
+    let log = [(Term(2), list(&[1, 2], &[]))];
+    it.on_appended(NodeId(1), &[], Term(2), &log[0].1, LogIndex(0)).unwrap();
+    assert_eq!(rule(it.on_removed(NodeId(3))), Some(REMOVED), "it may yet be taken back");
+    it.on_certain(&log, LogIndex(0));
+    it.on_certain(&[(Term(3), Vec::new())], LogIndex(1));
+    assert_eq!(rule(it.on_removed(NodeId(3))), Some(REMOVED), "something else is committed");
+    it.on_certain(&log, LogIndex(1));
+    it.on_certain(&[], LogIndex(0));
+    assert_eq!(
+        it.on_removed(NodeId(3)),
+        Ok(()),
+        "nobody has applied it yet, and whoever knew of it may be gone"
+    );
     commit(&mut it, 1, &list(&[1, 2], &[])).unwrap();
     assert_eq!(leads(&it, 3, 1, &[]), None, "it was elected before, and hears of it late");
     assert_eq!(leads(&it, 3, 2, &[]), Some(OVER));
-    assert_eq!(it.on_removed(NodeId(3), on_none), Ok(()));
-    assert_eq!(rule(it.on_removed(NodeId(4), on_disks)), Some(REMOVED));
+    assert_eq!(it.on_removed(NodeId(3)), Ok(()));
+    assert_eq!(rule(it.on_removed(NodeId(4))), Some(REMOVED));
+}
+
+#[test]
+fn whose_id_was_left_out_ends_when_the_list_that_leaves_it_out_is_committed() {
+    let mut it = born();
+    let log = [(Term(1), list(&[1, 2, 3], &[5])), (Term(1), list(&[1, 2, 3], &[5, 7]))];
+    it.on_appended(NodeId(1), &[], Term(1), &log[0].1, LogIndex(0)).unwrap();
+    assert_eq!(rule(it.on_removed(NodeId(4))), Some(REMOVED));
+    it.on_certain(&log[..1], LogIndex(1));
+    assert_eq!(it.on_removed(NodeId(4)), Ok(()), "nobody has applied it yet");
+    it.on_appended(NodeId(1), &log[..1], Term(1), &log[1].1, LogIndex(1)).unwrap();
+    assert_eq!(rule(it.on_removed(NodeId(6))), Some(REMOVED), "this list is not certain yet");
+    it.on_certain(&log, LogIndex(2));
+    assert_eq!(it.on_removed(NodeId(6)), Ok(()));
+    for member in [5, 7] {
+        assert_eq!(rule(it.on_removed(NodeId(member))), Some(REMOVED));
+    }
+    for (index, list) in [(1, &log[0].1), (2, &log[1].1)] {
+        commit(&mut it, index, list).unwrap();
+        assert_eq!(it.on_removed(NodeId(4)), Ok(()));
+    }
+    assert_eq!(rule(it.on_removed(NodeId(8))), Some(REMOVED), "it may yet be added");
 }
 
 #[test]
