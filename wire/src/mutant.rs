@@ -115,6 +115,8 @@ mutants! {
     NodeIdReused = "node-id-reused",
     /// What a learner's disk has counts for a majority (contract 8).
     LearnerCounts = "learner-counts",
+    /// A leader tells a node that it was removed when it appends the list, which may yet be taken back (contract 8).
+    FarewellBeforeCommit = "farewell-before-commit",
     /// A restored cell grants at once what those who held it before may still believe to hold (contract 1).
     RestoreWithoutQuietTime = "restore-without-quiet-time",
 }

@@ -142,6 +142,7 @@ impl Raft {
             self.memberships.push(index, list);
             self.on_members_changed(now);
             if self.role == Role::Leader {
+                self.are_farewells_due |= mutant::is(Mutant::FarewellBeforeCommit);
                 // Whom a round waited for may have no say any more, and nobody else will answer.
                 self.count_answers();
             }
@@ -238,6 +239,9 @@ impl Raft {
     }
 
     pub(super) fn is_surely_removed(&self, node: NodeId) -> bool {
+        if self.role == Role::Leader && mutant::is(Mutant::FarewellBeforeCommit) {
+            return self.memberships.current().has_removed(node);
+        }
         self.memberships.committed().has_removed(node) && self.listed(node).is_none()
     }
 
