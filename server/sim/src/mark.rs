@@ -98,6 +98,10 @@ marks! {
     BirthBroken => "a cell could not be born any more",
     /// Members: a node was added that gets the log and has no vote.
     LearnerAdded => "a learner was added",
+    /// Members: a node was added under a higher id than the next one.
+    IdLeftOut => "an id was left out",
+    /// Members: a node whose id was left out has heard of it.
+    LeftOutNodeEnded => "a node whose id was left out was told and ended",
     /// Members: a learner got its vote.
     LearnerPromoted => "a learner was promoted",
     /// Members: a voter was removed.

@@ -299,9 +299,8 @@ impl Memberships {
     ) -> Result<Option<NodeId>, super::Violation> {
         self.pending.retain(|list| list.roster.index > index);
         let Some(roster) = list_in(index, payload) else { return Ok(None) };
-        let before = self.newest().clone();
+        let (before, highest) = (self.newest().clone(), self.highest());
         for (node, seat) in &roster.seats {
-            let highest = self.highest();
             let known = self.incarnations.insert(*node, seat.incarnation);
             let is_right = match known {
                 Some(known) => known == seat.incarnation && before.seats.contains_key(node),
@@ -319,7 +318,12 @@ impl Memberships {
                 );
             }
             match before.seats.get(node) {
-                None => self.marks.set(Mark::LearnerAdded),
+                None => {
+                    self.marks.set(Mark::LearnerAdded);
+                    if node.0 > highest.0 + 1 {
+                        self.marks.set(Mark::IdLeftOut);
+                    }
+                }
                 Some(old) if !old.is_voter && seat.is_voter => self.marks.set(Mark::LearnerPromoted),
                 Some(_) => {}
             }
@@ -429,6 +433,8 @@ impl Memberships {
         }
         if self.removed.contains_key(&node) {
             self.marks.set(Mark::RemovedNodeEnded);
+        } else if !self.incarnations.contains_key(&node) {
+            self.marks.set(Mark::LeftOutNodeEnded);
         }
         Ok(())
     }

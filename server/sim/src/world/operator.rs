@@ -83,6 +83,8 @@ pub(super) struct Changes {
 #[derive(Debug)]
 pub(super) struct Operator {
     stream: Stream,
+    /// Which ids he leaves out.
+    gaps: Stream,
     cells: u16,
     /// Between two things that he does; without spares he does nothing.
     gap_mean: Option<Moment>,
@@ -96,6 +98,7 @@ impl Operator {
     pub(super) fn new(plan: &Plan) -> Operator {
         Operator {
             stream: Stream::new(plan.seed, Concern::Fault, 3),
+            gaps: Stream::new(plan.seed, Concern::Fault, 4),
             cells: plan.cells,
             gap_mean: (plan.spares > 0).then_some(plan.operator_gap_mean),
             moves: 0,
@@ -200,10 +203,12 @@ impl World {
             .copied()
             .filter(|node| memberships.newest().seat(*node).is_some_and(|seat| !seat.is_voter))
             .collect();
-        let newcomer = (self.plan.nodes..self.nodes.len()).find(|place| {
+        let is_new = |place: &usize| {
             let node = Plan::node_id(*place);
             !members.contains(&node) && !memberships.has_removed(node)
-        });
+        };
+        let newcomers: Vec<usize> = (self.plan.nodes..self.nodes.len()).filter(is_new).collect();
+        let newcomer = newcomers.first().copied();
         let unstarted = learners.iter().map(|node| place_of(*node)).find(|place| self.is_unstarted(*place));
         if let Some(place) = unstarted {
             self.join(place);
@@ -219,6 +224,10 @@ impl World {
                 return None;
             }
         }
+        // Whoever is passed over may run already, and be a member of another cell.
+        let others = &newcomers[1..];
+        let is_left_out = !others.is_empty() && self.operator.gaps.percent(25);
+        let place = if is_left_out { self.operator.gaps.one_of(others) } else { place };
         Some(self.addition(place))
     }
 

@@ -122,3 +122,19 @@ fn every_node_of_three_is_replaced_one_after_the_other_under_load_and_crashes() 
         rest(world);
     }
 }
+
+#[test]
+fn a_node_that_waits_to_be_added_is_told_and_ends_when_its_id_is_left_out() {
+    for seed in 1..=3 {
+        let mut world = at_work(seed, |plan| with_spares(plan, 2));
+        world.join(3);
+        pass(&mut world, 2_000);
+        assert!(world.is_running(3), "seed {seed}: it may yet be added");
+        must_add(&mut world, 4);
+        pass(&mut world, 2_000);
+        assert!(!world.is_running(3), "seed {seed}");
+        assert_eq!(count(&world, Mark::IdLeftOut), 1, "seed {seed}");
+        assert!(count(&world, Mark::LeftOutNodeEnded) > 0, "seed {seed}");
+        rest(world);
+    }
+}

@@ -151,6 +151,8 @@ fn whose_id_was_left_out_ends_when_the_list_that_leaves_it_out_is_committed() {
         assert_eq!(it.on_removed(NodeId(4)), Ok(()));
     }
     assert_eq!(rule(it.on_removed(NodeId(8))), Some(REMOVED), "it may yet be added");
+    assert_eq!(it.marks().count(Mark::IdLeftOut), 2, "4 and 6");
+    assert_eq!(it.marks().count(Mark::LeftOutNodeEnded), 4, "4 three times, and 6");
 }
 
 #[test]
