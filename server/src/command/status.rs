@@ -68,14 +68,29 @@ pub(super) async fn find_leader(cluster: &Cluster, cell: CellId) -> Result<(Stri
         return Ok((address.to_owned(), status.clone()));
     }
     let what = format!("looking for the leader of cell {cell}");
-    let refused = members.into_values().find_map(|answer| match answer {
+    let refused = members.values().find_map(|answer| match answer {
         Err(Error::Refused { status: Status::WrongCell, detail, .. }) => Some(detail),
         Ok(_) | Err(_) => None,
     });
     match refused {
-        Some(detail) => Err(Error::Invalid { what, detail }),
-        None => Err(Error::NoCluster { what, trouble: "no member that answers leads it".to_owned() }),
+        Some(detail) => Err(Error::Invalid { what, detail: detail.clone() }),
+        None => Err(Error::NoCluster { what, trouble: unled(&members) }),
     }
+}
+
+/// What was answered where nobody leads.
+fn unled(members: &Members) -> String {
+    let said = members.iter().map(|(address, answer)| match answer {
+        Ok(status) => format!("{address}: node {} is {}", status.node, status.role),
+        Err(error) => {
+            let trouble = trouble(error);
+            match trouble.starts_with(address.as_str()) {
+                true => trouble,
+                false => format!("{address}: {trouble}"),
+            }
+        }
+    });
+    format!("nobody who was asked leads it; {}", said.collect::<Vec<_>>().join("; "))
 }
 
 /// Whether it is known who leads: whoever says so of himself, with a majority that knows of no newer term.
@@ -330,6 +345,20 @@ mod tests {
         members.insert("c:1".to_owned(), Ok(StatusInfo { term: Term(5), ..status(3, "candidate") }));
         assert!(!is_settled(&members));
         assert!(!is_settled(&Members::from([("b:1".to_owned(), Ok(status(2, "follower")))])));
+    }
+
+    #[test]
+    fn who_finds_no_leader_is_told_what_each_answered() {
+        let refused =
+            |trouble: &str| Err(Error::NoCluster { what: "asking".to_owned(), trouble: trouble.to_owned() });
+        let members = Members::from([
+            ("a:1".to_owned(), Ok(status(1, "candidate"))),
+            ("b:1".to_owned(), refused("b:1: refused")),
+            ("c:1".to_owned(), refused("does not lead")),
+        ]);
+        let wanted =
+            "nobody who was asked leads it; a:1: node 1 is candidate; b:1: refused; c:1: does not lead";
+        assert_eq!(unled(&members), wanted);
     }
 
     #[test]
