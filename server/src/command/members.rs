@@ -1,8 +1,8 @@
 //! `lockstep members`: who the members of each cell are, how far they have come, and changes of that.
 //!
 //! Invariant: a change is made cell by cell, each by its leader, and may be asked for again: what has been done already is
-//! said so and is no failure. Deliberately absent: what is allowed; the core says that, to the leader of each cell and here
-//! before the first of them is asked.
+//! said so and is no failure. What is decided about a cell here is decided by its leader's word alone. Deliberately absent:
+//! what is allowed in a cell; the core says that, to its leader and here before the first of them is asked.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -74,6 +74,16 @@ enum Change {
     },
 }
 
+impl Change {
+    /// For how long the state of a cell may stand against it, in all cells together.
+    fn wait(&self) -> Duration {
+        match self {
+            Change::Promote { wait, .. } => *wait,
+            Change::Add { .. } | Change::Remove { .. } | Change::Move { .. } => Duration::ZERO,
+        }
+    }
+}
+
 /// Members find each other by numbers: a name that cannot be resolved must not stop them.
 fn parse_peer(text: &str) -> Result<SocketAddr, String> {
     let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; it is host:port"))?;
@@ -82,36 +92,51 @@ fn parse_peer(text: &str) -> Result<SocketAddr, String> {
 
 pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
     let Some(change) = &args.change else { return show(&args).await };
-    let mut cells = cells(&args).await?;
+    let mut cells = cells_of_change(&args, change).await?;
     let wish = match wish_of(change, &args, &cells).await? {
         Ok(wish) => wish,
         Err(reason) => return Ok(give_up(&reason)),
     };
-    pass_over(&mut cells, &wish);
-    if let Some(objection) = leaves_out(&cells, &wish) {
-        return Ok(give_up(&objection.to_string()));
+    let is_meant = |cell: CellId| args.cell.is_none_or(|only| cell.0 == only);
+    if let Some(reason) = splits(&cells, is_meant, &wish) {
+        return Ok(give_up(&reason));
     }
+    cells.retain(|seen| is_meant(seen.cell));
+    let mut passed = pass_over(&mut cells, &wish);
     for seen in &cells {
         if let Err(objection) = foresee(&seen.members, &wish) {
             return Ok(give_up(&format!("cell {}: {objection}", seen.cell)));
         }
     }
-    let mut done = Vec::new();
+    let wait_end = Instant::now() + change.wait();
+    let (mut done, mut no_member) = (Vec::new(), None);
     for seen in &cells {
-        let cell = seen.cell;
-        if let Err(error) = carry_out(&args, cell, change, &wish).await {
-            for cell in done {
-                complain(&format!("cell {cell} has made the change; ask again for the others"));
+        match carry_out(&args, seen.cell, change, &wish, wait_end).await {
+            Ok(()) => done.push(seen),
+            Err(error) if args.cell.is_none() && is_no_member(&error, &wish) => {
+                passed.push(seen.cell);
+                no_member = Some(error);
             }
-            return Err(error);
+            Err(error) => {
+                for seen in done {
+                    complain(&format!("cell {} has made the change; ask again for the others", seen.cell));
+                }
+                return Err(error);
+            }
         }
-        done.push(cell);
     }
-    let texts: Vec<String> =
-        cells.iter().map(|seen| format!("cell {}: {}", seen.cell, deed(&wish, seen))).collect();
+    match no_member {
+        Some(error) if done.is_empty() => return Err(error),
+        Some(_) | None => {}
+    }
+    passed.sort_unstable();
     match args.json {
-        true => print(&json!({ "cells": done.iter().map(|cell| cell.0).collect::<Vec<_>>() }).to_string()),
-        false => print(&texts.join("\n")),
+        true => {
+            let done: Vec<u16> = done.iter().map(|seen| seen.cell.0).collect();
+            let passed: Vec<u16> = passed.iter().map(|cell| cell.0).collect();
+            print(&json!({ "cells": done, "passed_over": passed }).to_string());
+        }
+        false => print(&deeds(&wish, &done, &passed)),
     }
     Ok(0)
 }
@@ -195,9 +220,6 @@ fn misfit(members: &MembersInfo, new: &MembersInfo, role: &str) -> Option<String
 /// What the leader of a cell would object to a wish, as far as can be seen, so that none makes a change that the next one
 /// refuses, and none hands over in vain.
 fn foresee(members: &MembersInfo, wish: &MemberWish) -> Result<(), MemberObjection> {
-    if members.leader != members.node {
-        return Ok(());
-    }
     let listed = |member: &MemberState| Listed {
         node: member.node,
         incarnation: member.incarnation,
@@ -214,62 +236,114 @@ fn foresee(members: &MembersInfo, wish: &MemberWish) -> Result<(), MemberObjecti
     Ok(())
 }
 
-/// No id is left out of all cells: one that a cell has not given yet was given by another.
-fn leaves_out(cells: &[Seen], wish: &MemberWish) -> Option<MemberObjection> {
+/// Why a node must not be added although no leader would mind, each of which knows its own cell alone. An id that is
+/// skipped is lost to a cell for ever: none may be skipped by all of them, nor one that is a member of another cell.
+fn splits(cells: &[Seen], is_meant: impl Fn(CellId) -> bool, wish: &MemberWish) -> Option<String> {
     let MemberWish::AddLearner { node, .. } = wish else { return None };
     let next = cells.iter().map(|seen| u32::from(seen.members.node_max.0) + 1).max()?;
-    (u32::from(node.0) > next).then_some(MemberObjection::IdTooFar { node: *node, next })
-}
-
-/// A node that only some cells have is removed from those: the others have not made the change that added it.
-fn pass_over(cells: &mut Vec<Seen>, wish: &MemberWish) {
-    let MemberWish::Remove { node } = wish else { return };
-    let has_it = |seen: &Seen| seen.members.members.iter().any(|member| member.node == *node);
-    if cells.iter().any(has_it) {
-        cells.retain(|seen| has_it(seen) || seen.members.node_max >= *node);
+    if u32::from(node.0) > next {
+        return Some(MemberObjection::IdTooFar { node: *node, next }.to_string());
     }
+    for seen in cells.iter().filter(|seen| is_meant(seen.cell)) {
+        let is_skipped = |member: &&MemberState| seen.members.node_max < member.node && member.node < *node;
+        for other in cells {
+            if let Some(MemberState { node: skipped, .. }) = other.members.members.iter().find(is_skipped) {
+                return Some(format!(
+                    "node {skipped} is a member of cell {} and not of cell {}, which could never have it once node {node} is \
+                     added: add node {skipped} to all cells first, or remove it",
+                    other.cell, seen.cell
+                ));
+            }
+        }
+    }
+    None
 }
 
-/// Has the leader of one cell make the change, whoever leads meanwhile.
+/// A node that only some cells have is removed from those: the others have not made the change that added it. Takes the
+/// others out, and says which they are.
+fn pass_over(cells: &mut Vec<Seen>, wish: &MemberWish) -> Vec<CellId> {
+    let MemberWish::Remove { node } = wish else { return Vec::new() };
+    let has_never_had_it = |seen: &Seen| {
+        let is_listed = seen.members.members.iter().any(|member| member.node == *node);
+        // What is under way may have been its addition, or may be taken back.
+        !seen.members.is_changing && !is_listed && seen.members.node_max < *node
+    };
+    if cells.iter().all(has_never_had_it) {
+        return Vec::new();
+    }
+    let passed = cells.iter().filter(|seen| has_never_had_it(seen)).map(|seen| seen.cell).collect();
+    cells.retain(|seen| !has_never_had_it(seen));
+    passed
+}
+
+/// Whether a leader refused to remove a node because the cell has never had it: nothing else can be wrong with asking.
+fn is_no_member(error: &Error, wish: &MemberWish) -> bool {
+    matches!(wish, MemberWish::Remove { .. })
+        && matches!(error, Error::Refused { status: Status::Invalid, .. })
+}
+
+/// Has the leader of one cell make the change, whoever leads meanwhile; what stands against it may change until `wait_end`.
 async fn carry_out(
     args: &MembersArgs,
     cell: CellId,
     change: &Change,
     wish: &MemberWish,
+    wait_end: Instant,
 ) -> Result<(), Error> {
-    let patience = match change {
-        Change::Promote { wait, .. } => args.cluster.timeout.max(*wait),
-        Change::Add { .. } | Change::Remove { .. } | Change::Move { .. } => args.cluster.timeout,
-    };
-    let end = Instant::now() + patience;
+    let end = Instant::now() + args.cluster.timeout;
     loop {
-        let (address, leading) = status::find_leader(&args.cluster, cell).await?;
-        let leader = leading.node;
-        let result = match change {
-            Change::Remove { node } if leader == NodeId(*node) => {
-                transfer_leader(&address, cell, None, args.cluster.timeout).await.map(|_| ())
-            }
-            _ => change_members(&address, cell, wish.clone(), args.cluster.timeout).await,
+        let tried = try_once(args, cell, change, wish).await;
+        let end = match &tried {
+            Ok(Tried::Done) => return Ok(()),
+            Err(Error::Refused { status: Status::Conflict, .. }) => wait_end,
+            Err(Error::Refused {
+                status: Status::NotLeader | Status::NoQuorum | Status::ShuttingDown,
+                ..
+            })
+            | Err(Error::OutcomeUnknown { .. } | Error::NoCluster { .. })
+            | Ok(Tried::HandedOver) => end,
+            Err(_) => Instant::now(),
         };
-        let is_over = match (&result, change) {
-            // Handed over: now it can be removed.
-            (Ok(()), Change::Remove { node }) => leader != NodeId(*node),
-            (Ok(()), _) => true,
-            (Err(Error::Refused { status: Status::Conflict, .. }), Change::Promote { .. }) => false,
-            (Err(Error::Refused { status, .. }), _) => {
-                !matches!(status, Status::NotLeader | Status::NoQuorum | Status::ShuttingDown)
-            }
-            (Err(Error::OutcomeUnknown { .. } | Error::NoCluster { .. }), _) => false,
-            (Err(_), _) => true,
-        };
-        if is_over || Instant::now() >= end {
-            return result;
+        if Instant::now() >= end {
+            return match tried {
+                Err(error) => Err(error),
+                Ok(_) => Err(Error::NoCluster {
+                    what: format!("changing the members of cell {cell}"),
+                    trouble: "the node handed over, too late for its removal".to_owned(),
+                }),
+            };
         }
         tokio::time::sleep(AGAIN).await;
     }
 }
 
-/// A cell, as its leader knows it; without one, as anybody does.
+/// What an attempt has come to.
+enum Tried {
+    Done,
+    /// The node that is to be removed leads no more: now it can be.
+    HandedOver,
+}
+
+async fn try_once(
+    args: &MembersArgs,
+    cell: CellId,
+    change: &Change,
+    wish: &MemberWish,
+) -> Result<Tried, Error> {
+    let (address, leading) = status::find_leader(&args.cluster, cell).await?;
+    match change {
+        Change::Remove { node } if leading.node == NodeId(*node) => {
+            transfer_leader(&address, cell, None, args.cluster.timeout).await?;
+            Ok(Tried::HandedOver)
+        }
+        Change::Add { .. } | Change::Promote { .. } | Change::Remove { .. } | Change::Move { .. } => {
+            change_members(&address, cell, wish.clone(), args.cluster.timeout).await?;
+            Ok(Tried::Done)
+        }
+    }
+}
+
+/// A cell, as its leader knows it; when it is only shown and has none, as anybody does.
 struct Seen {
     cell: CellId,
     members: MembersInfo,
@@ -277,36 +351,36 @@ struct Seen {
     role: String,
 }
 
-/// The cells that are meant.
-async fn cells(args: &MembersArgs) -> Result<Vec<Seen>, Error> {
-    if let Some(cell) = args.cell.map(CellId) {
-        return Ok(vec![look(args, cell).await?]);
+/// The cells that a change has to look at. An id is given once in a cluster, so that who gives one looks at all of them.
+async fn cells_of_change(args: &MembersArgs, change: &Change) -> Result<Vec<Seen>, Error> {
+    match (change, args.cell.map(CellId)) {
+        (Change::Add { .. }, Some(only)) => {
+            by_leader(args, only, true).await?;
+            all_cells(args, true).await
+        }
+        (Change::Promote { .. } | Change::Remove { .. } | Change::Move { .. }, Some(only)) => {
+            Ok(vec![by_leader(args, only, true).await?])
+        }
+        (_, None) => all_cells(args, true).await,
     }
-    let first = look(args, Config::FIRST_CELL).await?;
+}
+
+async fn all_cells(args: &MembersArgs, is_change: bool) -> Result<Vec<Seen>, Error> {
+    let first = look(args, Config::FIRST_CELL, is_change).await?;
     let others = (0..first.members.cells).map(CellId).filter(|cell| *cell != Config::FIRST_CELL);
     let mut cells = vec![first];
     for cell in others {
-        cells.push(look(args, cell).await?);
+        cells.push(look(args, cell, is_change).await?);
     }
     Ok(cells)
 }
 
-async fn look(args: &MembersArgs, cell: CellId) -> Result<Seen, Error> {
-    let end = Instant::now() + args.cluster.timeout;
-    let patience = LEADER_TIMEOUT.min(args.cluster.timeout);
-    let without_leader = loop {
-        let answer = match status::find_leader(&args.cluster, cell).await {
-            Ok((address, leading)) => members_of(&address, cell, patience).await.map(|it| (it, leading.role)),
-            Err(error @ Error::Invalid { .. }) => return Err(error),
-            Err(error) => break error,
-        };
-        // One that is gone since it was found does not keep anybody: another one leads soon.
-        match answer {
-            Ok((members, role)) => return Ok(Seen { cell, members, role }),
-            Err(error) if Instant::now() >= end => break error,
-            Err(_) => tokio::time::sleep(AGAIN).await,
-        }
+async fn look(args: &MembersArgs, cell: CellId, is_change: bool) -> Result<Seen, Error> {
+    let without_leader = match by_leader(args, cell, is_change).await {
+        Err(error) if !is_change && !matches!(error, Error::Invalid { .. }) => error,
+        outcome => return outcome,
     };
+    let patience = LEADER_TIMEOUT.min(args.cluster.timeout);
     // Whoever types this in an outage does not wait for each of those that are gone.
     for address in &args.cluster.endpoints {
         if let Ok(members) = members_of(address, cell, patience).await
@@ -318,8 +392,38 @@ async fn look(args: &MembersArgs, cell: CellId) -> Result<Seen, Error> {
     Err(without_leader)
 }
 
+/// What the leader of a cell says; a change waits for one, because nobody else knows what is committed.
+async fn by_leader(args: &MembersArgs, cell: CellId, is_change: bool) -> Result<Seen, Error> {
+    let end = Instant::now() + args.cluster.timeout;
+    let patience = LEADER_TIMEOUT.min(args.cluster.timeout);
+    loop {
+        let (error, is_waiting) = match status::find_leader(&args.cluster, cell).await {
+            // One that is gone since it was found does not keep anybody: another one leads soon.
+            Ok((address, leading)) => match members_of(&address, cell, patience).await {
+                Ok(members) if members.leader == members.node => {
+                    return Ok(Seen { cell, members, role: leading.role });
+                }
+                Ok(_) => {
+                    let what = format!("looking for the leader of cell {cell}");
+                    (Error::NoCluster { what, trouble: format!("{address} leads no more") }, true)
+                }
+                Err(error) => (error, true),
+            },
+            Err(error @ Error::Invalid { .. }) => return Err(error),
+            Err(error) => (error, is_change),
+        };
+        if !is_waiting || Instant::now() >= end {
+            return Err(error);
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
 async fn show(args: &MembersArgs) -> Result<u8, Error> {
-    let cells = cells(args).await?;
+    let cells = match args.cell {
+        Some(only) => vec![look(args, CellId(only), false).await?],
+        None => all_cells(args, false).await?,
+    };
     if args.json {
         let cells: Vec<Value> = cells.iter().map(as_json).collect();
         print(&json!({ "cells": cells }).to_string());
@@ -395,25 +499,49 @@ fn as_json(seen: &Seen) -> Value {
     })
 }
 
-/// What has been done, in words, now that the leader has confirmed it; `before` says how it was.
+/// What has been done, in words, cell by cell.
+fn deeds(wish: &MemberWish, done: &[&Seen], passed: &[CellId]) -> String {
+    let mut lines: Vec<(CellId, String)> =
+        done.iter().map(|seen| (seen.cell, format!("cell {}: {}", seen.cell, deed(wish, seen)))).collect();
+    if let MemberWish::Remove { node } = wish {
+        let never = |cell: &CellId| format!("cell {cell}: node {node} has never been a member; passed over");
+        lines.extend(passed.iter().map(|cell| (*cell, never(cell))));
+    }
+    lines.sort_unstable();
+    let mut lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
+    if let MemberWish::Remove { node } = wish
+        && !passed.is_empty()
+    {
+        lines.push(format!(
+            "node {node} still waits to join where it was passed over, and does not end by itself: stop it"
+        ));
+    }
+    lines.join("\n")
+}
+
+/// What one cell has done, now that its leader has confirmed it; `before` says how it was.
 fn deed(wish: &MemberWish, before: &Seen) -> String {
+    let members = &before.members;
+    let is_listed = |node: &NodeId| members.members.iter().any(|member| member.node == *node);
     match wish {
         MemberWish::AddLearner { node, .. } => {
-            let mut listed = before.members.members.iter();
-            let is_voter = listed.any(|member| member.node == *node && member.is_voter);
+            let is_voter = members.members.iter().any(|member| member.node == *node && member.is_voter);
             // A vote goes with its member alone: one that was committed is there still. What is not committed may be
-            // taken back, and who does not lead may know less.
-            match (is_voter, before.members.is_changing, before.role == "leader") {
-                (true, false, _) => format!("node {node} is a member already, with a vote"),
-                (true, true, _) | (false, _, false) => {
+            // taken back.
+            match (is_voter, members.is_changing) {
+                (true, false) => format!("node {node} is a member already, with a vote"),
+                (true, true) => {
                     format!("node {node} is a member; `lockstep members` shows whether it has a vote")
                 }
-                (false, _, true) => format!(
-                    "node {node} is a learner; promote it when `lockstep members` shows that it has everything"
+                (false, _) => format!(
+                    "node {node} is a learner; `lockstep members promote {node}` waits until it has caught up"
                 ),
             }
         }
         MemberWish::Promote { node } => format!("node {node} is a voter"),
+        MemberWish::Remove { node } if !is_listed(node) && !members.is_changing => {
+            format!("node {node} is no member, and cannot become one; nothing was to do")
+        }
         MemberWish::Remove { node } => format!("node {node} is removed, for ever; delete its data directory"),
         MemberWish::SetAddresses { node, peer_address, client_address } => {
             format!("node {node} serves clients at {client_address} and members at {peer_address}")

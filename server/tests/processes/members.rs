@@ -1,14 +1,14 @@
 //! Members that come and go while the cell serves, by the commands and in the order of docs/OPERATIONS.md.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_wire::CellId;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Place, SEGMENT_MIB, config, free_port};
 use crate::load::Load;
-use crate::process::{PROGRAM, format};
+use crate::process::{PROGRAM, format, run};
 use crate::snapshot::go_around;
 use crate::{PATIENCE, until};
 
@@ -108,6 +108,66 @@ fn every_node_of_three_is_replaced_under_load_and_nothing_is_lost() {
     assert_eq!(status.code(), Some(70), "{said}");
     let (is_done, _, err) = cluster.members(&["promote", "2"]);
     assert!(!is_done && err.contains("node 2 is no member of this cell"), "{err}");
+    let out = cluster.must(&["remove", "2"]);
+    assert_eq!(out, "cell 0: node 2 is no member, and cannot become one; nothing was to do\n");
+    let peer = cluster.places[3].peer.to_string();
+    for command in [&["members"][..], &["transfer-leader"], &["members", "remove", "4", "--timeout", "1s"]] {
+        let (status, _, err) = run(command.iter().chain(&["--endpoints", &peer]));
+        assert_eq!(status.code(), Some(69), "{err}");
+        assert!(err.contains(&format!("{peer}: ")) && err.contains("this is the port for members"), "{err}");
+    }
+}
+
+#[test]
+fn an_addition_that_one_cell_alone_has_made_is_not_made_final_and_can_be_undone() {
+    let mut cluster = Cluster::format(3, 2, "cells = 2");
+    cluster.start_all();
+    for cell in 0..2 {
+        cluster.leader(CellId(cell));
+    }
+    let added = |cluster: &Cluster, at: usize, more: &[&str], wanted: &str| {
+        let address = cluster.places[at].client.to_string();
+        until(wanted, PATIENCE, || {
+            let (_, out, err) = cluster.members(&[&["add", &address], more].concat());
+            (out + &err).contains(wanted).then_some(())
+        });
+    };
+    let four = cluster.add_place("cells = 2");
+    added(&cluster, four, &["--cell", "0"], "cell 0: node 4 is a learner");
+    let five = cluster.add_place("cells = 2");
+    for more in [&[][..], &["--cell", "1"]] {
+        added(&cluster, five, more, "node 4 is a member of cell 0 and not of cell 1");
+    }
+    let out = cluster.must(&["remove", "4"]);
+    assert!(out.contains("cell 0: node 4 is removed, for ever"), "{out}");
+    assert!(out.contains("cell 1: node 4 has never been a member; passed over"), "{out}");
+    assert!(out.contains("does not end by itself: stop it"), "{out}");
+    cluster.kill(four);
+    added(&cluster, five, &[], "cell 1: node 5 is a learner");
+    // Also of the one that has left the id out.
+    let out = cluster.must(&["remove", "4"]);
+    assert_eq!(out.matches("node 4 is no member, and cannot become one").count(), 2, "{out}");
+    let (is_done, _, err) = cluster.members(&["remove", "9"]);
+    assert!(!is_done && err.contains("node 9 is no member of this cell; nothing was changed"), "{err}");
+}
+
+#[test]
+fn a_cell_without_a_leader_is_not_passed_over_by_the_word_of_one_that_knows_less() {
+    let mut cluster = Cluster::format(3, 2, "cells = 2");
+    cluster.start_all();
+    let four = cluster.add_place("cells = 2");
+    let address = cluster.places[four].client.to_string();
+    until("the new node is there", PATIENCE, || cluster.members(&["add", &address]).0.then_some(()));
+    let waits = cluster.add_place("cells = 2");
+    cluster.kill(cluster.leader(CellId(1)));
+    let endpoints = format!("{},{address}", cluster.places[waits].client);
+    let (status, out, err) = run(["members", "remove", "4", "--endpoints", &endpoints]);
+    assert!(status.success(), "{err}");
+    for cell in 0..2 {
+        assert!(out.contains(&format!("cell {cell}: node 4 is removed, for ever")), "{out}");
+    }
+    let (status, said) = cluster.wait(four, PATIENCE);
+    assert_eq!(status.code(), Some(70), "{said}");
 }
 
 #[test]
@@ -166,8 +226,11 @@ fn what_would_stop_the_cell_is_refused_with_the_reason() {
     assert!(err.contains("nothing was changed"), "{err}");
     cluster.kill(new);
     std::thread::sleep(Duration::from_millis(1_500));
-    let (is_done, _, err) = cluster.members(&["promote", "4", "--wait", "1s", "--timeout", "2s"]);
+    let begun = Instant::now();
+    let (is_done, _, err) = cluster.members(&["promote", "4", "--wait", "1s"]);
     assert!(!is_done && err.contains("node 4 is not heard"), "{err}");
+    let waited = begun.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_secs(8)).contains(&waited), "{waited:?} of 1s");
     let victim = (cluster.leader(CELL) + 1) % 3;
     cluster.kill(victim);
     std::thread::sleep(Duration::from_millis(1_500));

@@ -44,9 +44,9 @@ fn newcomer(node: u16) -> MembersInfo {
     }
 }
 
-#[test]
-fn what_only_some_cells_have_done_can_be_done_or_undone() {
-    let seen = |cell: u16, node_max: u16, nodes: &[u16]| Seen {
+/// A cell by its leader's word.
+fn seen(cell: u16, node_max: u16, nodes: &[u16]) -> Seen {
+    Seen {
         cell: CellId(cell),
         role: "leader".to_owned(),
         members: MembersInfo {
@@ -54,24 +54,63 @@ fn what_only_some_cells_have_done_can_be_done_or_undone() {
             members: nodes.iter().map(|node| member(*node, true, true, 90)).collect(),
             ..self::cell()
         },
-    };
-    let left = |node: u16| {
-        let mut cells = vec![seen(0, 4, &[1, 2, 3, 4]), seen(1, 3, &[1, 2, 3]), seen(2, 4, &[1, 2, 3])];
-        pass_over(&mut cells, &MemberWish::Remove { node: NodeId(node) });
-        cells.iter().map(|seen| seen.cell.0).collect::<Vec<_>>()
-    };
-    assert_eq!(left(4), [0, 2], "cell 1 has never had it, cell 2 no more");
-    assert_eq!(left(9), [0, 1, 2], "and each says that it has none");
-    let cells = [seen(0, 4, &[1, 2, 3, 4]), seen(1, 3, &[1, 2, 3])];
-    let add = |node: u16| MemberWish::AddLearner {
+    }
+}
+
+fn add(node: u16) -> MemberWish {
+    MemberWish::AddLearner {
         node: NodeId(node),
-        incarnation: Incarnation([8; 16]),
+        incarnation: Incarnation([7; 16]),
         peer_address: String::new(),
         client_address: String::new(),
+    }
+}
+
+fn remove(node: u16) -> MemberWish {
+    MemberWish::Remove { node: NodeId(node) }
+}
+
+#[test]
+fn what_only_some_cells_have_done_can_be_undone() {
+    let asked = |node: u16, is_changing: bool| {
+        let mut cells = vec![seen(0, 4, &[1, 2, 3, 4]), seen(1, 3, &[1, 2, 3]), seen(2, 4, &[1, 2, 3])];
+        cells[1].members.is_changing = is_changing;
+        let passed = pass_over(&mut cells, &remove(node));
+        let numbers = |cells: Vec<CellId>| cells.iter().map(|cell| cell.0).collect::<Vec<_>>();
+        (numbers(cells.iter().map(|seen| seen.cell).collect()), numbers(passed))
     };
-    assert_eq!(leaves_out(&cells, &add(5)), None, "cell 1 leaves 4 out");
+    assert_eq!(asked(4, false), (vec![0, 2], vec![1]), "cell 1 has never had it, cell 2 no more");
+    assert_eq!(asked(4, true), (vec![0, 1, 2], vec![]), "its addition may be under way");
+    assert_eq!(asked(9, false), (vec![0, 1, 2], vec![]), "and each says that it has none");
+    assert_eq!(asked(9, true), (vec![1], vec![0, 2]), "it may be that one's");
+}
+
+#[test]
+fn who_refuses_a_removal_as_wrong_has_never_had_the_node() {
+    let refused = |status| Error::Refused { what: String::new(), status, detail: String::new() };
+    assert!(is_no_member(&refused(Status::Invalid), &remove(4)));
+    assert!(!is_no_member(&refused(Status::Conflict), &remove(4)));
+    assert!(!is_no_member(&refused(Status::Invalid), &add(4)));
+}
+
+#[test]
+fn no_id_is_skipped_that_another_cell_has_or_that_all_skip() {
+    let cells = [seen(0, 4, &[1, 2, 3, 4]), seen(1, 3, &[1, 2, 3])];
+    let split = |node, cell: Option<u16>| {
+        splits(&cells, |it| cell.is_none_or(|cell| cell == it.0), &add(node)).unwrap_or_default()
+    };
+    assert_eq!(split(4, None), "", "what is missing can be done");
+    assert_eq!(split(4, Some(1)), "");
+    let wanted = "node 4 is a member of cell 0 and not of cell 1, which could never have it once node 5 is added: add \
+                  node 4 to all cells first, or remove it";
+    assert_eq!(split(5, None), wanted);
+    assert_eq!(split(5, Some(1)), wanted);
+    assert_eq!(split(5, Some(0)), "", "nothing is skipped there");
+    let gone = [seen(0, 4, &[1, 2, 3]), seen(1, 3, &[1, 2, 3])];
+    assert_eq!(splits(&gone, |_| true, &add(5)), None, "node 4 is removed where it was");
+    assert_eq!(splits(&gone, |cell| cell == CellId(1), &add(5)), None, "5 is the next one of the cluster");
     let objection = MemberObjection::IdTooFar { node: NodeId(6), next: 5 };
-    assert_eq!(leaves_out(&cells, &add(6)), Some(objection));
+    assert_eq!(splits(&gone, |_| true, &add(6)), Some(objection.to_string()));
 }
 
 #[test]
@@ -105,14 +144,11 @@ fn what_a_leader_would_refuse_is_seen_before_any_is_asked() {
     let taken = MemberObjection::AddressTaken { node: NodeId(3), by: NodeId(2) };
     assert_eq!(foresee(&cell(), &move_to("10.0.0.2:7400")), Err(taken));
     assert_eq!(foresee(&cell(), &move_to("10.0.0.9:7400")), Ok(()));
-    let stale = MembersInfo { node: NodeId(2), ..cell() };
-    assert_eq!(foresee(&stale, &move_to("10.0.0.2:7400")), Ok(()), "who does not lead may know less");
 }
 
 #[test]
 fn a_leader_hands_over_only_if_its_removal_can_follow() {
     let mut members = cell();
-    let remove = |node| MemberWish::Remove { node: NodeId(node) };
     assert_eq!(foresee(&members, &remove(2)), Ok(()), "its leader knows better who is heard");
     let silent = MemberObjection::NoMajority { heard: 1, voters: 2 };
     assert_eq!(foresee(&members, &remove(1)), Err(silent));
@@ -167,23 +203,23 @@ fn a_cell_that_is_not_born_says_so() {
 
 #[test]
 fn who_was_added_is_said_to_be_no_more_than_is_sure() {
-    let add = |node| MemberWish::AddLearner {
-        node: NodeId(node),
-        incarnation: Incarnation([7; 16]),
-        peer_address: String::new(),
-        client_address: String::new(),
-    };
-    let seen = |role: &str| Seen { cell: CellId(0), members: cell(), role: role.to_owned() };
-    let learner = "node 4 is a learner; promote it when `lockstep members` shows that it has everything";
-    assert_eq!(deed(&add(4), &seen("leader")), learner);
-    for role in ["leader", "follower"] {
-        assert_eq!(deed(&add(3), &seen(role)), "node 3 is a member already, with a vote");
-    }
+    let learner = "node 4 is a learner; `lockstep members promote 4` waits until it has caught up";
+    let mut before = seen(0, 3, &[1, 2, 3]);
+    assert_eq!(deed(&add(4), &before), learner);
+    assert_eq!(deed(&add(3), &before), "node 3 is a member already, with a vote");
+    before.members.is_changing = true;
     let unsure = "node 3 is a member; `lockstep members` shows whether it has a vote";
-    let mut changing = seen("leader");
-    changing.members.is_changing = true;
-    assert_eq!(deed(&add(3), &changing), unsure, "its promotion may be taken back");
-    let mut behind = seen("follower");
-    behind.members.members[2].is_voter = false;
-    assert_eq!(deed(&add(3), &behind), unsure, "it may have been promoted");
+    assert_eq!(deed(&add(3), &before), unsure, "its promotion may be taken back");
+}
+
+#[test]
+fn what_a_removal_did_is_said_of_each_cell() {
+    let before = [seen(0, 4, &[1, 2, 3, 4]), seen(2, 4, &[1, 2, 3])];
+    let wanted = "cell 0: node 4 is removed, for ever; delete its data directory
+cell 1: node 4 has never been a member; passed over
+cell 2: node 4 is no member, and cannot become one; nothing was to do
+node 4 still waits to join where it was passed over, and does not end by itself: stop it";
+    assert_eq!(deeds(&remove(4), &[&before[0], &before[1]], &[CellId(1)]), wanted);
+    let alone = deeds(&remove(4), &[&before[0]], &[]);
+    assert_eq!(alone, "cell 0: node 4 is removed, for ever; delete its data directory");
 }
