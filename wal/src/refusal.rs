@@ -156,6 +156,8 @@ impl fmt::Display for Refusal {
                 write!(f, "the log holds a batch that does not belong there: {damage}; {REJOIN}")
             }
             Refusal::Contradiction(damage) => write!(f, "the log contradicts itself: {damage}; {REJOIN}"),
+            // It names no file, because all of them are.
+            Refusal::Disk { file: _, error: DiskError::Locked } => DiskError::Locked.fmt(f),
             Refusal::Disk { file: Some(file), error } => write!(f, "{file}: {error}"),
             Refusal::Disk { file: None, error } => write!(f, "data directory: {error}"),
         }

@@ -229,6 +229,9 @@ impl Walk<'_> {
                 witness = witness.or(found);
             }
         }
+        let is_bare = end == End::Blind
+            && witness.is_none()
+            && claimed_extent_bytes(window.at(self.storage, offset)?, segment).is_none();
         let before = witness.flatten();
         match decide(Evidence { end, later_here, next_header, later_segments_written }) {
             Decision::Advance => Ok(None),
@@ -239,6 +242,10 @@ impl Walk<'_> {
                     batch_sequence: chain.batch_sequence,
                     previous_checksum: chain.checksum,
                 }))
+            }
+            // Nothing but spares is left: what was written was before them.
+            Decision::RefuseRot if is_bare => {
+                Err(Refusal::segment_missing(self.shard, SegmentSequence(segment.0 - 1)))
             }
             Decision::RefuseRot => Err(Refusal::Rot(self.damage(segment, offset, before))),
             Decision::RefuseForeign => Err(Refusal::Foreign(self.damage(segment, offset, before))),

@@ -173,6 +173,15 @@ fn a_missing_segment_is_refused_be_it_the_first_a_middle_or_the_last() {
 }
 
 #[test]
+fn the_only_segment_with_batches_is_missing_and_not_the_spare_behind_it_damaged() {
+    let mut rig = Rig::new(1);
+    rig.entries(CELL, 1, 1..=3, 100);
+    assert!(rig.inspect().unwrap().spares > 0);
+    rig.disk.remove(segment(1)).unwrap();
+    assert_eq!(assert_refused(&mut rig), Refusal::SegmentMissing { file: segment(1) });
+}
+
+#[test]
 fn a_cut_off_segment_is_refused() {
     let mut rig = rotated();
     let mut content = vec![0; 200 * 1024];
