@@ -13,7 +13,7 @@ use lockstep_wire::{CellId, Epoch, FencingToken, SnapshotId};
 use serde_json::json;
 
 use super::snapshot::{backup, load};
-use super::{complain, exit, print};
+use super::{complain, counted, exit, print};
 
 /// Give a freshly formatted data directory the state of a backup, before its node's first start.
 ///
@@ -44,7 +44,7 @@ struct Numbers {
     /// The new epoch; above every one that the cell has had.
     #[arg(long, value_name = "EPOCH", value_parser = clap::value_parser!(u16).range(1..i64::from(Epoch::LIMIT)))]
     epoch: Option<u16>,
-    /// A token, at least as great as every one that was ever granted: the new epoch is the next one above it.
+    /// The greatest token that anybody has on record, instead: the new epoch is the one above the epoch of that token.
     #[arg(long, value_name = "TOKEN")]
     above_token: Option<u64>,
 }
@@ -52,7 +52,7 @@ struct Numbers {
 impl Numbers {
     fn epoch(&self) -> Option<Epoch> {
         let above = || FencingToken(self.above_token?).epoch().0.checked_add(1);
-        self.epoch.or_else(above).map(Epoch)
+        self.epoch.or_else(above).filter(|epoch| *epoch < Epoch::LIMIT).map(Epoch)
     }
 }
 
@@ -90,7 +90,8 @@ fn restored(args: &RestoreArgs) -> Result<Done, (String, u8)> {
         .map_err(|trouble| (trouble.of_backup(&args.file), trouble.code()))?;
     let epoch = args.numbers.epoch().ok_or_else(|| {
         refuse(
-            "no epoch is above that token; no cell has ever granted it, look where it comes from".to_owned(),
+            "no epoch is above the one of that token; no cell has ever granted it, look where it comes from"
+                .to_owned(),
         )
     })?;
     let mut table = before.restored(epoch).map_err(|error| refuse(format!("{place}: {error}")))?;
@@ -113,13 +114,13 @@ impl Done {
         };
         format!(
             "cell {cell} of node {node} {done} {data}\n  \
-             the state after entry {id} of epoch {}, without its {} sessions and {} holds, which are void\n  \
+             the state after entry {id} of epoch {}, without its {} and {}, which are void\n  \
              epoch {epoch}: new tokens begin at {}\n  \
              nothing is granted for {} s after the cell has a leader; requests wait\n\
              next: restore the cell for every other node with the same file and --epoch {epoch}, then start all nodes",
             before.epoch(),
-            before.sessions_len(),
-            before.holds_len(),
+            counted(before.sessions_len() as u64, "session"),
+            counted(before.holds_len() as u64, "hold"),
             self.first_token(),
             TTL_MS_MAX / 1_000,
         )
@@ -153,6 +154,7 @@ mod tests {
         assert_eq!(above((1 << 48) - 1), Some(Epoch(1)));
         assert_eq!(above(1 << 48), Some(Epoch(2)));
         assert_eq!(above((3 << 48) + 77), Some(Epoch(4)));
+        assert_eq!(above(u64::from(Epoch::LIMIT - 1) << 48), None, "there is none above the last one");
         assert_eq!(above(u64::MAX), None);
         assert_eq!(Numbers { epoch: Some(9), above_token: None }.epoch(), Some(Epoch(9)));
     }

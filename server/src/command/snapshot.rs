@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use self::loading::Trouble;
 pub(super) use self::loading::{backup, load};
-use super::wal::{LOOKS_MAX, Opened, open};
+use super::wal::{LOOKS_MAX, Opened, no_such_cell, open};
 use super::{complain, counted, exit, print};
 
 /// Save a cell's state, or look into snapshots.
@@ -102,6 +102,13 @@ impl Selection {
         match is_backup {
             true => trouble.of_backup(&self.data),
             false => format!("{}: {trouble}", self.data.display()),
+        }
+    }
+
+    fn trouble_json(&self, trouble: &Trouble, is_backup: bool) -> Value {
+        match is_backup {
+            true => trouble.json_of_backup(&self.data),
+            false => trouble.json(),
         }
     }
 
@@ -272,8 +279,7 @@ fn refuse_unknown_cell(selection: &Selection, source: &mut Source) -> Result<(),
     if cells.contains(&cell) {
         return Ok(());
     }
-    let known: Vec<String> = cells.iter().map(CellId::to_string).collect();
-    Err(format!("{data}: there is no cell {cell}; the log has records of these: {}", known.join(", ")))
+    Err(no_such_cell(&selection.data, cell, &cells))
 }
 
 fn inspected(selection: &Selection) -> u8 {
@@ -299,7 +305,7 @@ fn inspected(selection: &Selection) -> u8 {
         }
         Err(trouble) => {
             code = refused(&trouble);
-            let mut json = trouble.json();
+            let mut json = selection.trouble_json(&trouble, is_backup);
             (json["cell"], json["index"]) = (json!(place.cell.0), json!(place.index.to_string()));
             shown.push(json);
         }
@@ -345,8 +351,9 @@ fn verified(selection: &Selection) -> u8 {
         }
     });
     if let Some(trouble) = trouble.or(outcome.err()) {
-        let why = selection.say(&trouble, source.is_backup());
-        return refused(&why, trouble.json(), trouble.code());
+        let is_backup = source.is_backup();
+        let (why, json) = (selection.say(&trouble, is_backup), selection.trouble_json(&trouble, is_backup));
+        return refused(&why, json, trouble.code());
     }
     if snapshots == 0
         && let Err(why) = refuse_unknown_cell(selection, &mut source)

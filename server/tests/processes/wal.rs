@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_wal::layout::BLOCK_BYTES;
 use lockstep_wire::CellId;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -105,7 +106,9 @@ fn the_log_of_a_stopped_node_is_shown_and_verified_and_not_changed() {
         let fields = entry["fields"].as_object().expect("fields");
         assert_eq!(fields.keys().collect::<Vec<_>>(), ["client_id", "ttl_ms"], "and no nonce");
     }
-    assert_eq!(wal("inspect", &data, &["--entries", "--cell", "3"]).1, "");
+    let (code, said, complained) = wal("inspect", &data, &["--entries", "--cell", "3"]);
+    assert_eq!((code, said.as_str()), (FAILED, ""));
+    assert!(complained.contains("there is no cell 3; the log has records of these: 0"), "{complained}");
     assert!(contents(&data) == before, "looking has changed the directory");
 }
 
@@ -150,8 +153,11 @@ fn damage_is_named_with_its_place_by_an_exit_code_of_its_own() {
         flip(file, batch + 100);
         let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
         for what in ["inspect", "verify"] {
-            let (code, _, complained) = wal(what, &data, &[]);
+            let (code, said, complained) = wal(what, &data, &[]);
             assert_eq!(code, DAMAGED, "{complained}");
+            let shown =
+                "what can be read before the damage\n  cell 0: term 1, voted for node 1; entries 1 to ";
+            assert_eq!(said.contains(shown), what == "inspect", "{said}");
             for part in ["the log is damaged", name, &format!("offset {batch}"), "cell 0 index "] {
                 assert!(complained.contains(part), "`{part}` is not in: {complained}");
             }
@@ -161,10 +167,20 @@ fn damage_is_named_with_its_place_by_an_exit_code_of_its_own() {
         assert_eq!((&json["file"], &json["offset"]), (&name.into(), &batch.to_string().into()));
         assert_eq!(json["after"]["cell"], 0);
         assert!(json["before"]["index"].as_str().is_some_and(|index| index != "0"), "{json}");
-        assert!(wal_json("inspect", &data, DAMAGED)["shards"][0]["refusal"].is_string());
+        let shard = &wal_json("inspect", &data, DAMAGED)["shards"][0];
+        assert!(shard["refusal"].is_string());
+        assert_eq!(shard["cells"][0]["last_index"], json["after"]["index"], "{shard}");
         flip(file, batch + 100);
     }
-    assert_eq!(wal("verify", &data, &[]).0, Some(0), "mended, it is whole");
+    let (code, _, complained) = wal("verify", &data, &[]);
+    assert_eq!((code, complained.as_str()), (Some(0), ""), "mended, it is whole");
+    flip(&data.join("superblock"), BLOCK_BYTES as u64 + 20);
+    let (code, _, complained) = wal("verify", &data, &[]);
+    assert_eq!(code, Some(0), "nothing is lost yet");
+    for part in ["superblock: one of its two copies is damaged (at offset 4096)", "the other one is used"] {
+        assert!(complained.contains(part), "{complained}");
+    }
+    assert_eq!(wal_json("verify", &data, Some(0))["damaged_superblock_copy"], 1);
 }
 
 #[test]

@@ -88,6 +88,13 @@ impl Trouble {
         }
     }
 
+    /// Likewise.
+    pub(super) fn json_of_backup(&self, place: &Path) -> Value {
+        let mut json = self.json();
+        (json["refusal"], json["file"]) = (json!(self.of_backup(place)), json!(place.display().to_string()));
+        json
+    }
+
     pub(super) fn json(&self) -> Value {
         let (file, offset) = self.file_and_offset();
         json!({
@@ -148,6 +155,9 @@ mod tests {
         let state =
             Trouble::State { file, offset: 9, error: SnapshotError::Trailing }.of_backup(Path::new("/b/x"));
         assert!(state.starts_with("/b/x, piece at offset 9: "), "{state}");
+        let json = damaged.json_of_backup(Path::new("/b/x"));
+        let wanted = json!({ "refusal": "/b/x is damaged at offset 0", "file": "/b/x", "offset": "0" });
+        assert_eq!(json, wanted);
         let disk = Trouble::File(SnapshotRefusal::Disk { file: None, error: DiskError::NotFound });
         assert!(disk.of_backup(Path::new("/b/x")).starts_with("/b/x: "), "{disk}");
     }

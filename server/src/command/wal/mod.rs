@@ -8,17 +8,18 @@ mod show;
 mod survey;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use lockstep_ring::storage::ReadOnlyDirectory;
 use lockstep_wal::disk::{DiskError, FileName, ShardId};
-use lockstep_wal::{Refusal, SnapshotId, SnapshotRefusal, Superblock, inspect, load_snapshot};
+use lockstep_wal::layout::BLOCK_BYTES;
+use lockstep_wal::{Inspection, Refusal, SnapshotId, SnapshotRefusal, Superblock, inspect, load_snapshot};
 use lockstep_wire::{CellId, LogIndex};
 use serde_json::{Value, json};
 
-use self::survey::{Selection, ShardSurvey};
+use self::survey::{CellSurvey, Selection, ShardSurvey};
 use super::{complain, counted, exit, print};
 
 /// A running node may rotate its log while it is looked at, and what was seen then does not fit together. A refusal
@@ -86,17 +87,29 @@ pub(super) fn run(args: &WalArgs) -> u8 {
 pub(super) struct Opened {
     pub(super) directory: ReadOnlyDirectory,
     pub(super) superblock: Superblock,
+    /// Which copy of the superblock is damaged, counted from 0; the other one is used.
+    damaged_copy: Option<usize>,
 }
 
-/// Opens a formatted directory; otherwise says why not, and with which code to end.
-pub(super) fn open(data: &std::path::Path) -> Result<Opened, (String, u8)> {
+/// Opens a formatted directory, with a word about a damaged copy of its superblock; otherwise says why not, and with which
+/// code to end.
+pub(super) fn open(data: &Path) -> Result<Opened, (String, u8)> {
     let place = data.display();
     let mut directory =
         ReadOnlyDirectory::open(data).map_err(|error| (format!("{place}: {error}"), exit::FAILED))?;
-    match Superblock::load(&mut directory) {
-        Ok(superblock) => Ok(Opened { directory, superblock }),
-        Err(refusal) => Err((format!("{place}: {refusal}"), code_of(&refusal))),
+    let refused = |refusal: Refusal| (format!("{place}: {refusal}"), code_of(&refusal));
+    let superblock = Superblock::load(&mut directory).map_err(refused)?;
+    let damaged_copy = Superblock::damaged_copy(&mut directory).map_err(refused)?;
+    if let Some(copy) = damaged_copy {
+        let file = data.join(FileName::Superblock.to_string());
+        complain(&format!(
+            "{}: one of its two copies is damaged (at offset {}); the other one is used. Look after the disk; the node says at \
+             its next start how to mend it",
+            file.display(),
+            copy * BLOCK_BYTES
+        ));
     }
+    Ok(Opened { directory, superblock, damaged_copy })
 }
 
 /// A snapshot that counts, and is not whole.
@@ -168,13 +181,30 @@ impl Opened {
     }
 
     fn look(&mut self, shard: u16, selection: Option<Selection>) -> Result<ShardSurvey, Refusal> {
+        let mut cells = BTreeMap::new();
+        let inspection = self.walk(shard, selection, &mut cells)?;
+        Ok(ShardSurvey { inspection, cells })
+    }
+
+    /// What stands before the damage of a shard that is refused.
+    fn before_damage(&mut self, shard: u16, selection: Option<Selection>) -> BTreeMap<CellId, CellSurvey> {
+        let mut cells = BTreeMap::new();
+        // Why it is refused has been said.
+        let _ = self.walk(shard, selection, &mut cells);
+        cells
+    }
+
+    fn walk(
+        &mut self,
+        shard: u16,
+        selection: Option<Selection>,
+        cells: &mut BTreeMap<CellId, CellSurvey>,
+    ) -> Result<Inspection, Refusal> {
         let shard = ShardId(shard);
         self.directory.freeze(shard).map_err(|error| Refusal::Disk { file: None, error })?;
-        let mut cells = BTreeMap::new();
-        let inspection = inspect(&mut self.directory, &self.superblock, shard, &mut |lsn, record| {
-            survey::on_record(&mut cells, selection, lsn, &record);
-        })?;
-        Ok(ShardSurvey { inspection, cells })
+        inspect(&mut self.directory, &self.superblock, shard, &mut |lsn, record| {
+            survey::on_record(cells, selection, lsn, &record);
+        })
     }
 }
 
@@ -188,36 +218,58 @@ fn inspected(args: &InspectArgs) -> u8 {
     };
     let selection =
         args.entries.then_some(Selection { cell: args.cell.map(CellId), from: LogIndex(args.from) });
-    let mut code = 0;
+    let (mut code, mut known) = (0, BTreeSet::new());
     let mut shards: Vec<Value> = Vec::new();
     if !args.entries && !args.json {
         print(&show::superblock(&opened.superblock));
     }
     for shard in opened.shards() {
         match opened.survey(shard, selection) {
-            Ok(survey) if args.entries => list(&survey, args.json),
-            Ok(survey) if args.json => shards.push(show::shard_json(shard, &survey)),
-            Ok(survey) => print(&show::shard(shard, &survey)),
+            Ok(survey) => {
+                known.extend(survey.cells.keys().copied());
+                match (args.entries, args.json) {
+                    (true, _) => list(&survey.cells, args.json),
+                    (false, true) => shards.push(show::shard_json(shard, &survey)),
+                    (false, false) => print(&show::shard(shard, &survey)),
+                }
+            }
             Err(refusal) => {
+                let cells = opened.before_damage(shard, selection);
+                match (args.entries, args.json) {
+                    (true, _) => list(&cells, args.json),
+                    (false, true) => shards.push(show::refused_shard_json(shard, &refusal, &cells)),
+                    (false, false) => print(&show::refused_shard(shard, &cells)),
+                }
                 complain(&format!("{}: shard {shard}: {refusal}", args.data.display()));
                 code = code_of(&refusal);
-                let mut json = show::refusal_json(&refusal);
-                json["shard"] = json!(shard);
-                shards.push(json);
             }
         }
     }
     if args.json && !args.entries {
         let mut json = show::superblock_json(&opened.superblock);
+        json["damaged_superblock_copy"] = json!(opened.damaged_copy);
         json["shards"] = json!(shards);
         print(&json.to_string());
     }
-    code
+    match args.cell.map(CellId) {
+        Some(cell) if code == 0 && !known.contains(&cell) => {
+            complain(&no_such_cell(&args.data, cell, &known));
+            exit::FAILED
+        }
+        Some(_) | None => code,
+    }
 }
 
-fn list(survey: &ShardSurvey, as_json: bool) {
+/// What is said to whoever asks for a cell that the logs have nothing of.
+pub(super) fn no_such_cell(data: &Path, cell: CellId, known: &BTreeSet<CellId>) -> String {
+    let known: Vec<String> = known.iter().map(CellId::to_string).collect();
+    let (data, known) = (data.display(), known.join(", "));
+    format!("{data}: there is no cell {cell}; the log has records of these: {known}")
+}
+
+fn list(cells: &BTreeMap<CellId, CellSurvey>, as_json: bool) {
     let mut lines = Vec::new();
-    for (cell, of_cell) in &survey.cells {
+    for (cell, of_cell) in cells {
         lines.extend(of_cell.listed.iter().map(|listed| match as_json {
             true => show::entry_json(*cell, listed).to_string(),
             false => show::entry(*cell, listed),
@@ -283,6 +335,7 @@ fn verified(args: &VerifyArgs) -> u8 {
                 "segments": segments,
                 "records": records.to_string(),
                 "torn": is_torn,
+                "damaged_superblock_copy": opened.damaged_copy,
             })
             .to_string(),
         );

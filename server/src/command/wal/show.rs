@@ -2,6 +2,7 @@
 //!
 //! Invariant: both forms say the same. Deliberately absent: reading.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use lockstep_wal::{Refusal, SegmentState, Superblock};
@@ -53,6 +54,13 @@ pub(super) fn shard(number: u16, survey: &ShardSurvey) -> String {
     text
 }
 
+/// The cells of a shard whose log is damaged, as they are before that.
+pub(super) fn refused_shard(number: u16, cells: &BTreeMap<CellId, CellSurvey>) -> String {
+    let cells: String = cells.iter().map(|(id, cell)| describe_cell(*id, cell)).collect();
+    let what = if cells.is_empty() { "no record can be read" } else { "what can be read before the damage" };
+    format!("shard {number}: {what}\n{cells}")
+}
+
 fn describe_cell(id: CellId, cell: &CellSurvey) -> String {
     let mut text = format!("  cell {id}: ");
     text += &match cell.hard_state {
@@ -87,7 +95,7 @@ fn describe_cell(id: CellId, cell: &CellSurvey) -> String {
     text
 }
 
-fn counts(counted: &std::collections::BTreeMap<&'static str, u64>) -> String {
+fn counts(counted: &BTreeMap<&'static str, u64>) -> String {
     let all: Vec<String> = counted.iter().map(|(name, count)| format!("{name} {count}")).collect();
     all.join(", ")
 }
@@ -146,14 +154,28 @@ pub(super) fn shard_json(number: u16, survey: &ShardSurvey) -> Value {
             })
         })
         .collect();
-    let cells: Vec<Value> = survey.cells.iter().map(|(id, cell)| cell_json(*id, cell)).collect();
     json!({
         "shard": number,
         "last_lsn": inspection.last_lsn.to_string(),
         "torn": inspection.is_torn,
         "segments": segments,
-        "cells": cells,
+        "cells": cells_json(&survey.cells),
     })
+}
+
+/// A shard whose log is damaged as an object: the refusal, and the cells as they are before that.
+pub(super) fn refused_shard_json(
+    number: u16,
+    refusal: &Refusal,
+    cells: &BTreeMap<CellId, CellSurvey>,
+) -> Value {
+    let mut json = refusal_json(refusal);
+    (json["shard"], json["cells"]) = (json!(number), cells_json(cells));
+    json
+}
+
+fn cells_json(cells: &BTreeMap<CellId, CellSurvey>) -> Value {
+    cells.iter().map(|(id, cell)| cell_json(*id, cell)).collect()
 }
 
 fn cell_json(id: CellId, cell: &CellSurvey) -> Value {
