@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 use lockstep_client::core::{Loss, Time};
-use lockstep_client::{Client, Error, Guard, Session};
+use lockstep_client::{Client, Config, Error, Guard, Session};
 
 use super::child::{self, Lease, Passed, Task};
-use super::{Cluster, QUIET, complain, exit};
+use super::{Cluster, QUIET, complain, exit, status};
 
 /// For how long nobody is told that a lock is being waited for.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -68,12 +68,13 @@ pub(super) async fn run(args: LockArgs) -> Result<u8, Error> {
     let stopped = |error: std::io::Error| Error::Stopped { what: format!("listening to signals ({error})") };
     let mut passed = Passed::new().map_err(stopped)?;
     let (guard, session) = tokio::select! {
-        acquired = acquire(&args) => match acquired? {
-            Ok(acquired) => acquired,
-            Err(quiet) => {
+        acquired = acquire(&args) => match acquired {
+            Ok(Ok(acquired)) => acquired,
+            Ok(Err(quiet)) => {
                 complain(&quiet);
                 return Ok(exit::NOT_ACQUIRED);
             }
+            Err(error) => return Err(explained(&args.cluster, error).await),
         },
         signal = passed.next() => {
             // The acquire is dropped and withdrawn; the driver needs a moment for that before the process is gone.
@@ -137,6 +138,17 @@ async fn acquire(args: &LockArgs) -> Result<Result<(Guard, Session), String>, Er
             }
             Err(error)
         }
+    }
+}
+
+/// Says of a cluster that does not answer whether it has yet to begin.
+async fn explained(cluster: &Cluster, error: Error) -> Error {
+    let cell = Config::FIRST_CELL;
+    match error {
+        Error::NoCluster { what, trouble } if status::is_unborn(cluster, cell).await => {
+            Error::NoCluster { what, trouble: format!("{trouble}; cell {cell}: {}", status::UNBORN) }
+        }
+        other => other,
     }
 }
 

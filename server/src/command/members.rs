@@ -192,8 +192,9 @@ fn misfit(members: &MembersInfo, new: &MembersInfo, role: &str) -> Option<String
     }
     if new.cells != members.cells {
         return Some(format!(
-            "node {node} is configured with {} cells, the others with {}; correct `cells` and restart it",
-            new.cells, members.cells
+            "node {node} is configured with {}, the others with {}; correct `cells` and restart it",
+            counted(new.cells, "cell"),
+            counted(members.cells, "cell")
         ));
     }
     if new.shards != members.shards {
@@ -444,7 +445,7 @@ fn describe(seen: &Seen) -> String {
     let Seen { cell, members, role } = seen;
     let mut text = match members.leader {
         NodeId(0) if role == "unborn" => {
-            format!("cell {cell}: not born yet; every one of its members must be up together once\n")
+            format!("cell {cell}: {}\n", status::UNBORN)
         }
         NodeId(0) => format!("cell {cell}: no leader; as node {} knows it\n", members.node),
         leader => format!("cell {cell}: led by node {leader}\n"),

@@ -18,6 +18,12 @@ use super::{Cluster, counted, exit, print};
 /// How long one member may take to say how it is, however patient the user is.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Likewise for somebody who has waited already.
+const HASTE: Duration = Duration::from_millis(500);
+
+/// What is said of a cell that has yet to be born.
+pub(super) const UNBORN: &str = "not born yet; every one of its members must be up together once";
+
 /// Show how each cell and its members are.
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
@@ -159,12 +165,7 @@ fn describe(cell: CellId, namespaces: &[String], members: &Members) -> String {
                 "cell {cell}: not joined yet; a member adds a node that waits: `lockstep members add HOST:PORT`\n"
             )
         }
-        // One that was formatted again knows of no birth either; whoever has a term knows better.
-        None if members.values().flatten().all(|status| status.role == "unborn")
-            && members.values().any(Result::is_ok) =>
-        {
-            format!("cell {cell}: not born yet; every one of its members must be up together once\n")
-        }
+        None if is_all_unborn(members) => format!("cell {cell}: {UNBORN}\n"),
         None => {
             format!("cell {cell}: no leader; nothing can be granted until a majority of its members is up\n")
         }
@@ -212,6 +213,20 @@ fn quiet(leader: &StatusInfo) -> String {
 fn is_joining(members: &Members) -> bool {
     let mut answers = members.values().flatten().peekable();
     answers.peek().is_some() && answers.all(|status| status.role == "joining")
+}
+
+/// Whether all that have answered know of no birth. One that was formatted again does not either; whoever has a term knows
+/// better.
+fn is_all_unborn(members: &Members) -> bool {
+    let mut answers = members.values().flatten().peekable();
+    answers.peek().is_some() && answers.all(|status| status.role == "unborn")
+}
+
+/// Whether a cell that gives no answer has yet to be born, as far as its members say that soon.
+pub(super) async fn is_unborn(cluster: &Cluster, cell: CellId) -> bool {
+    let hasty = Cluster { timeout: cluster.timeout.min(HASTE), ..cluster.clone() };
+    let is_born = |members: &Members| members.values().any(Result::is_ok) && !is_all_unborn(members);
+    is_all_unborn(&ask_until(&hasty, cell, is_born).await)
 }
 
 /// The short form of why somebody did not answer.

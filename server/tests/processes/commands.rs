@@ -270,3 +270,15 @@ fn a_stopped_lock_command_ends_as_lost_when_it_goes_on() {
     let (code, ..) = done(&endpoints, &["check", NAME, &token.to_string()]);
     assert_eq!(code, Some(1), "its token is refused");
 }
+
+#[test]
+fn whoever_locks_in_a_cell_that_is_not_born_is_told_so() {
+    let mut cluster = Cluster::format(3, 1, "");
+    cluster.start_node(0);
+    until("the node answers", PATIENCE, || {
+        let arguments = ["lock", NAME, "--timeout", "1s", "--", "true"];
+        let (code, said, complained) = done(&cluster.endpoints()[..1], &arguments);
+        assert_eq!((code, said.as_str()), (Some(69), ""), "{complained}");
+        complained.contains("cell 0: not born yet; every one of its members").then_some(())
+    });
+}
