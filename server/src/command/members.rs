@@ -125,9 +125,8 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
             }
         }
     }
-    match no_member {
-        Some(error) if done.is_empty() => return Err(error),
-        Some(_) | None => {}
+    if let Some(error) = no_member.filter(|_| done.is_empty()) {
+        return Err(error);
     }
     passed.sort_unstable();
     match args.json {

@@ -278,7 +278,7 @@ impl Raft {
         // A node that waits to join asks again: the cell may be not born yet.
         self.peers[at].is_refusing = !self.is_waiting_to_join();
         if reason == PeerRefusal::Removed && self.birth.is_decided() {
-            self.on_removed(now, fx);
+            self.on_removed(now);
         }
         let sentence = refusal_sentence(self.config.cell, self.config.node, reason);
         let reason = format!("refused by node {from}: {sentence}");

@@ -246,21 +246,15 @@ impl Raft {
     }
 
     /// Another member says that this node was removed: that is certain, and for ever.
-    pub(super) fn on_removed(&mut self, now: Time, fx: &mut Effects) {
-        if self.is_removed {
-            return;
+    pub(super) fn on_removed(&mut self, now: Time) {
+        if !self.is_removed {
+            self.step_down("this node was removed from the cell", now);
+            self.is_removed = true;
+            // Whoever asks here is not sent to somebody who may be gone, too.
+            self.leader = None;
+            self.election_at = Time::NEVER;
+            self.events.push_back(RaftEvent::Removed);
         }
-        self.step_down("this node was removed from the cell", now);
-        self.is_removed = true;
-        // Whoever asks here is not sent to somebody who may be gone, too.
-        self.leader = None;
-        self.election_at = Time::NEVER;
-        // Nobody will say what becomes of these. The others have all that is committed without this node, and what no
-        // snapshot will ever cover would keep the segments of every cell of the shard.
-        if self.committed < self.log.last_index() {
-            self.truncate_from(self.committed.next(), now, fx);
-        }
-        self.events.push_back(RaftEvent::Removed);
     }
 
     /// A node that this one does not know has linked up; it may be a member by a list that is not here yet.

@@ -356,8 +356,7 @@ impl Raft {
         self.send_append_reply(to, outcome, fx);
     }
 
-    /// Takes back the entries from `first` on, none of which this node knows to be committed.
-    pub(super) fn truncate_from(&mut self, first: LogIndex, now: Time, fx: &mut Effects) {
+    fn truncate_from(&mut self, first: LogIndex, now: Time, fx: &mut Effects) {
         assert!(first > self.committed, "entry {first} is committed and would be truncated");
         self.append_truncation(first, now, fx);
         self.log.truncate_from(first);

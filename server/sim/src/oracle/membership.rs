@@ -265,11 +265,17 @@ impl Memberships {
     }
 
     /// A process takes its log for committed through an entry, which it need not have applied. That is not forgotten when
-    /// it dies.
-    pub fn on_certain(&mut self, log: &[(Term, Vec<u8>)], through: LogIndex) {
-        for list in self.pending.iter_mut().filter(|list| list.roster.index <= through) {
+    /// it dies; nor is it believed of a list that `is_on_disks` does not find on the disks of a majority of its voters.
+    pub fn on_certain(
+        &mut self,
+        log: &[(Term, Vec<u8>)],
+        through: LogIndex,
+        is_on_disks: impl Fn(Term, &Roster) -> bool,
+    ) {
+        for list in self.pending.iter_mut().filter(|list| !list.is_certain && list.roster.index <= through) {
             let at = usize::try_from(list.roster.index.0 - 1).expect("a run is short");
-            list.is_certain |= log.get(at).is_some_and(|(own, _)| *own == list.term);
+            let is_own = log.get(at).is_some_and(|(own, _)| *own == list.term);
+            list.is_certain = is_own && is_on_disks(list.term, &list.roster);
         }
     }
 

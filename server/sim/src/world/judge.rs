@@ -270,7 +270,10 @@ impl Judges {
         cell: &Cell,
         mirror: &Mirror,
     ) {
-        self.cell(id).memberships.on_certain(mirror, cell.raft().committed());
+        let CellJudges { memberships, disks, .. } = self.cell(id);
+        memberships.on_certain(mirror, cell.raft().committed(), |term, roster| {
+            disks.on_committed(roster.index, term, roster.voters()).is_ok()
+        });
         let applied = cell.applied();
         if applied == before || self.violation.is_some() {
             return;

@@ -114,11 +114,14 @@ fn who_was_removed_leads_in_no_newer_term_and_nobody_else_ends_for_it() {
     let log = [(Term(2), list(&[1, 2], &[]))];
     it.on_appended(NodeId(1), &[], Term(2), &log[0].1, LogIndex(0)).unwrap();
     assert_eq!(rule(it.on_removed(NodeId(3))), Some(REMOVED), "it may yet be taken back");
-    it.on_certain(&log, LogIndex(0));
-    it.on_certain(&[(Term(3), Vec::new())], LogIndex(1));
+    let (on_disks, on_none) = (|_: Term, _: &Roster| true, |_: Term, _: &Roster| false);
+    it.on_certain(&log, LogIndex(0), on_disks);
+    it.on_certain(&[(Term(3), Vec::new())], LogIndex(1), on_disks);
     assert_eq!(rule(it.on_removed(NodeId(3))), Some(REMOVED), "something else is committed");
-    it.on_certain(&log, LogIndex(1));
-    it.on_certain(&[], LogIndex(0));
+    it.on_certain(&log, LogIndex(1), on_none);
+    assert_eq!(rule(it.on_removed(NodeId(3))), Some(REMOVED), "it is said to be committed too early");
+    it.on_certain(&log, LogIndex(1), on_disks);
+    it.on_certain(&[], LogIndex(0), on_none);
     assert_eq!(
         it.on_removed(NodeId(3)),
         Ok(()),
@@ -137,11 +140,11 @@ fn whose_id_was_left_out_ends_when_the_list_that_leaves_it_out_is_committed() {
     let log = [(Term(1), list(&[1, 2, 3], &[5])), (Term(1), list(&[1, 2, 3], &[5, 7]))];
     it.on_appended(NodeId(1), &[], Term(1), &log[0].1, LogIndex(0)).unwrap();
     assert_eq!(rule(it.on_removed(NodeId(4))), Some(REMOVED));
-    it.on_certain(&log[..1], LogIndex(1));
+    it.on_certain(&log[..1], LogIndex(1), |_, _| true);
     assert_eq!(it.on_removed(NodeId(4)), Ok(()), "nobody has applied it yet");
     it.on_appended(NodeId(1), &log[..1], Term(1), &log[1].1, LogIndex(1)).unwrap();
     assert_eq!(rule(it.on_removed(NodeId(6))), Some(REMOVED), "this list is not certain yet");
-    it.on_certain(&log, LogIndex(2));
+    it.on_certain(&log, LogIndex(2), |_, _| true);
     assert_eq!(it.on_removed(NodeId(6)), Ok(()));
     for member in [5, 7] {
         assert_eq!(rule(it.on_removed(NodeId(member))), Some(REMOVED));
