@@ -103,7 +103,9 @@ pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
     }
     cells.retain(|seen| is_meant(seen.cell));
     let mut passed = pass_over(&mut cells, &wish);
-    for seen in &cells {
+    // A removal from a cell in which something is under way is for its leader to judge: it may not be concerned at all.
+    let is_removal = matches!(wish, MemberWish::Remove { .. });
+    for seen in cells.iter().filter(|seen| !(is_removal && seen.members.is_changing)) {
         if let Err(objection) = foresee(&seen.members, &wish) {
             return Ok(give_up(&format!("cell {}: {objection}", seen.cell)));
         }
@@ -291,17 +293,22 @@ async fn carry_out(
     wait_end: Instant,
 ) -> Result<(), Error> {
     let end = Instant::now() + args.cluster.timeout;
+    let mut conflict_end = wait_end;
     loop {
         let tried = try_once(args, cell, change, wish).await;
         let end = match &tried {
             Ok(Tried::Done) => return Ok(()),
-            Err(Error::Refused { status: Status::Conflict, .. }) => wait_end,
+            Err(Error::Refused { status: Status::Conflict, .. }) => conflict_end,
             Err(Error::Refused {
                 status: Status::NotLeader | Status::NoQuorum | Status::ShuttingDown,
                 ..
             })
-            | Err(Error::OutcomeUnknown { .. } | Error::NoCluster { .. })
-            | Ok(Tried::HandedOver) => end,
+            | Err(Error::NoCluster { .. }) => end,
+            // What stands against it next may be what this has begun.
+            Err(Error::OutcomeUnknown { .. }) | Ok(Tried::HandedOver) => {
+                conflict_end = conflict_end.max(end);
+                end
+            }
             Err(_) => Instant::now(),
         };
         if Instant::now() >= end {
@@ -407,7 +414,7 @@ async fn by_leader(args: &MembersArgs, cell: CellId, is_change: bool) -> Result<
                     let what = format!("looking for the leader of cell {cell}");
                     (Error::NoCluster { what, trouble: format!("{address} leads no more") }, true)
                 }
-                Err(error) => (error, true),
+                Err(error) => (error, is_change),
             },
             Err(error @ Error::Invalid { .. }) => return Err(error),
             Err(error) => (error, is_change),
