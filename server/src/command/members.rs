@@ -69,7 +69,7 @@ enum Change {
         #[arg(long, value_name = "HOST:PORT", value_parser = parse_peer)]
         peer: SocketAddr,
         /// Where it serves clients.
-        #[arg(long, value_name = "HOST:PORT", value_parser = super::parse_endpoint)]
+        #[arg(long, value_name = "HOST:PORT", value_parser = parse_client)]
         client: String,
     },
 }
@@ -87,7 +87,25 @@ impl Change {
 /// Members find each other by numbers: a name that cannot be resolved must not stop them.
 fn parse_peer(text: &str) -> Result<SocketAddr, String> {
     let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; it is host:port"))?;
-    addresses.next().ok_or_else(|| "it has no address".to_owned())
+    let address = addresses.next().ok_or_else(|| "it has no address".to_owned())?;
+    must_be_somewhere(address)?;
+    Ok(address)
+}
+
+/// Clients may know a member by a name that only they can resolve.
+fn parse_client(text: &str) -> Result<String, String> {
+    let text = super::parse_endpoint(text)?;
+    text.parse().map_or(Ok(()), must_be_somewhere)?;
+    Ok(text)
+}
+
+fn must_be_somewhere(address: SocketAddr) -> Result<(), String> {
+    if address.port() == 0 || address.ip().is_unspecified() {
+        return Err(format!(
+            "nobody can reach a member at {address}: give the address and the port that it is reached at"
+        ));
+    }
+    Ok(())
 }
 
 pub(super) async fn run(args: MembersArgs) -> Result<u8, Error> {
@@ -294,31 +312,35 @@ async fn carry_out(
 ) -> Result<(), Error> {
     let end = Instant::now() + args.cluster.timeout;
     let mut conflict_end = wait_end;
+    let mut unknown = None;
     loop {
-        let tried = try_once(args, cell, change, wish).await;
-        let end = match &tried {
+        let (end, error) = match try_once(args, cell, change, wish).await {
             Ok(Tried::Done) => return Ok(()),
-            Err(Error::Refused { status: Status::Conflict, .. }) => conflict_end,
-            Err(Error::Refused {
-                status: Status::NotLeader | Status::NoQuorum | Status::ShuttingDown,
-                ..
-            })
-            | Err(Error::NoCluster { .. }) => end,
-            // What stands against it next may be what this has begun.
-            Err(Error::OutcomeUnknown { .. }) | Ok(Tried::HandedOver) => {
+            Ok(Tried::HandedOver) => {
                 conflict_end = conflict_end.max(end);
-                end
+                let what = format!("changing the members of cell {cell}");
+                let trouble = "the node handed over, too late for its removal".to_owned();
+                (end, Error::NoCluster { what, trouble })
             }
-            Err(_) => Instant::now(),
+            Err(error @ Error::Refused { status: Status::Conflict, .. }) => (conflict_end, error),
+            Err(
+                error @ (Error::Refused {
+                    status: Status::NotLeader | Status::NoQuorum | Status::ShuttingDown,
+                    ..
+                }
+                | Error::NoCluster { .. }),
+            ) => (end, error),
+            // What stands against it next may be what this has begun.
+            Err(error @ Error::OutcomeUnknown { .. }) => {
+                conflict_end = conflict_end.max(end);
+                unknown = Some(error.clone());
+                (end, error)
+            }
+            Err(error) => return Err(error),
         };
         if Instant::now() >= end {
-            return match tried {
-                Err(error) => Err(error),
-                Ok(_) => Err(Error::NoCluster {
-                    what: format!("changing the members of cell {cell}"),
-                    trouble: "the node handed over, too late for its removal".to_owned(),
-                }),
-            };
+            // What an earlier attempt has begun may come about yet.
+            return Err(unknown.unwrap_or(error));
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -388,15 +410,14 @@ async fn look(args: &MembersArgs, cell: CellId, is_change: bool) -> Result<Seen,
         outcome => return outcome,
     };
     let patience = LEADER_TIMEOUT.min(args.cluster.timeout);
-    // Whoever types this in an outage does not wait for each of those that are gone.
-    for address in &args.cluster.endpoints {
-        if let Ok(members) = members_of(address, cell, patience).await
-            && let Ok(status) = status_of(address, cell, patience).await
-        {
-            return Ok(Seen { cell, members, role: status.role });
-        }
-    }
-    Err(without_leader)
+    // All at once: whoever types this in an outage does not wait for each of those that are gone.
+    let said = status::ask(&args.cluster, cell).await;
+    let answers = said.iter().filter_map(|(address, answer)| Some((address, answer.as_ref().ok()?)));
+    let Some((address, status)) = answers.max_by_key(|(_, status)| status.applied) else {
+        return Err(without_leader);
+    };
+    let members = members_of(address, cell, patience).await?;
+    Ok(Seen { cell, members, role: status.role.clone() })
 }
 
 /// What the leader of a cell says; a change waits for one, because nobody else knows what is committed.

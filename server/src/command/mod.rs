@@ -124,7 +124,11 @@ pub(crate) struct Cluster {
 fn parse_endpoint(text: &str) -> Result<String, String> {
     let text = text.trim();
     match text.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => {
+        Some((host, port))
+            if !host.is_empty()
+                && !host.contains(char::is_whitespace)
+                && port.parse::<u16>().is_ok_and(|port| port != 0) =>
+        {
             Ok(text.to_owned())
         }
         _ => Err("a member's address is host:port, 127.0.0.1:7400 for example".to_owned()),

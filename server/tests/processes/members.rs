@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lockstep_wire::CellId;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Place, SEGMENT_MIB, config, free_port};
@@ -168,6 +169,21 @@ fn a_cell_without_a_leader_is_not_passed_over_by_the_word_of_one_that_knows_less
     }
     let (status, said) = cluster.wait(four, PATIENCE);
     assert_eq!(status.code(), Some(70), "{said}");
+}
+
+/// One of the two that would have to agree stands still, and is not missed yet.
+#[test]
+fn a_removal_that_may_come_about_yet_is_not_said_to_be_not_executed() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader(CELL);
+    let (still, removed) = ((leader + 1) % 3, (leader + 2) % 3);
+    let id = cluster.places[removed].id.to_string();
+    cluster.process(still).stand_still();
+    let (is_done, out, err) = cluster.members(&["remove", &id, "--timeout", "3s"]);
+    cluster.process(still).signal(Signal::CONT);
+    assert!(!is_done, "{out}");
+    assert!(err.contains("whether it was executed is not known"), "{err}");
+    until("it has come about", PATIENCE, || (cluster.voters(0).len() == 2).then_some(()));
 }
 
 #[test]

@@ -223,3 +223,16 @@ node 4 still waits to join where it was passed over, and does not end by itself:
     let alone = deeds(&remove(4), &[&before[0]], &[]);
     assert_eq!(alone, "cell 0: node 4 is removed, for ever; delete its data directory");
 }
+
+#[test]
+fn a_member_moves_only_to_where_it_can_be_reached() {
+    for text in ["0.0.0.0:7400", "[::]:7400", "10.0.0.1:0"] {
+        assert!(parse_client(text).is_err(), "{text}");
+        assert!(parse_peer(text).is_err(), "{text}");
+    }
+    for text in ["no such host:7400", "host", ":7400", ""] {
+        assert!(parse_client(text).is_err(), "{text}");
+    }
+    assert_eq!(parse_client("lock-1.example:7400").as_deref(), Ok("lock-1.example:7400"));
+    assert_eq!(parse_peer("10.0.0.1:7500"), Ok("10.0.0.1:7500".parse().unwrap()));
+}
