@@ -129,7 +129,7 @@ pub const SNAPSHOT_HEADER_BYTES: usize = 64;
 pub const SNAPSHOT_SEGMENTS: u64 = 6;
 
 /// A snapshot is due, too, when a shard has so many entries that none covers, unless its owner has it otherwise; there are
-/// less than twice as many by the time that the snapshot counts. A start applies these again, in less than a second, and
+/// less than twice as many by the time that the snapshot counts. A start applies them again, in some two microseconds each:
 /// small entries take longer to apply than to read.
 pub const UNCOVERED_ENTRIES_MAX: u64 = 262_144;
 

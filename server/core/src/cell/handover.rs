@@ -49,7 +49,8 @@ impl Cell {
         }
         let to = if to == NodeId(0) { self.raft.successor() } else { Some(to) };
         let Some(to) = to else {
-            let detail = "no other member can be reached that has caught up, and room on its disk";
+            let detail =
+                "no other member is reached that has caught up and whose disk has room; name one to try it";
             return self.refuse(call, Status::NoQuorum, detail, fx);
         };
         if self.raft.is_peer_short_of_space(to) && !self.raft.is_short_of_space() {

@@ -47,8 +47,7 @@ fn what_cannot_be_is_refused_at_once_and_changes_nothing() {
     assert_eq!(rig.leader(), leader);
     let mut alone = Rig::serving(1);
     let c = alone.connect(1);
-    let nobody = "NO_QUORUM (no other member can be reached that has caught up, and room on its disk)";
-    assert_eq!(alone.call(c, transfer(0)), [nobody]);
+    assert!(alone.call(c, transfer(0))[0].starts_with("NO_QUORUM (no other member is reached"));
     assert_eq!(alone.unanswered(), 0);
 }
 
