@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread::{Builder, scope};
 
 use lockstep_core::table::Limits;
@@ -29,6 +30,9 @@ struct Guess {
     through: LogIndex,
     limits: Limits,
 }
+
+/// Pieces of a snapshot that are read before they are loaded.
+const PIECES_AHEAD: usize = 16;
 
 /// Reads the shard's log and the snapshots of its cells.
 pub(super) fn recover(plan: &ShardPlan) -> Result<(Log, Restores), ShardError> {
@@ -107,14 +111,34 @@ fn guess(plan: &ShardPlan, directory: &mut DataDirectory) -> Result<Vec<Guess>, 
     Ok(plan.cells.iter().filter_map(guess).collect())
 }
 
-/// Loads what was guessed, if it is whole. If it is not and counts, the second try says what is wrong.
+/// Loads what was guessed, if it is whole: reads it on one more thread, a few pieces ahead. If it is not whole and counts, the
+/// second try says what is wrong.
 fn load(directory: &mut DataDirectory, guess: &Guess) -> Option<(CellId, LoadedSnapshot)> {
     let Guess { cell, through, limits } = *guess;
-    let loaded = LoadedSnapshot::load(limits, |visit| {
-        let inspected = inspect_snapshot(directory, cell, through, visit);
-        inspected.map(|found| found.id).map_err(|refusal| refusal.to_string())
-    });
-    loaded.ok().map(|loaded| (cell, loaded))
+    scope(|scope| {
+        let (pieces, read) = sync_channel(PIECES_AHEAD);
+        let (spent, reusable) = channel::<Vec<u8>>();
+        let reading = Builder::new().name(format!("cell-{cell}-read")).spawn_scoped(scope, move || {
+            inspect_snapshot(directory, cell, through, &mut |bytes| {
+                let mut piece = reusable.try_recv().unwrap_or_default();
+                piece.clear();
+                piece.extend_from_slice(bytes);
+                // Whoever takes them takes all.
+                let _ = pieces.send(piece);
+            })
+        });
+        let loaded = LoadedSnapshot::load(limits, |visit| {
+            let reading = reading.map_err(|error| error.to_string())?;
+            for piece in read {
+                visit(&piece);
+                // The last ones come back to nobody.
+                let _ = spent.send(piece);
+            }
+            let inspected = reading.join().unwrap_or_else(|panic| resume_unwind(panic));
+            inspected.map(|found| found.id).map_err(|refusal| refusal.to_string())
+        });
+        loaded.ok().map(|loaded| (cell, loaded))
+    })
 }
 
 fn read_log(

@@ -84,8 +84,24 @@ impl<V> Names<V> {
     /// # Panics
     /// When it is here already.
     pub(crate) fn insert(&mut self, name: &str, value: V) {
+        let find = |rows: &Rows<V>| rows.find(name).expect_err("a name is added once");
+        self.insert_where(name, value, &find, &|rows| child_of(rows, name));
+    }
+
+    /// Adds a name above all others, without a search.
+    pub(crate) fn push(&mut self, name: &str, value: V) {
+        self.insert_where(name, value, &Rows::len, &|rows| rows.len() - 1);
+    }
+
+    fn insert_where(
+        &mut self,
+        name: &str,
+        value: V,
+        find: &impl Fn(&Rows<V>) -> usize,
+        descend: &impl Fn(&Rows<Box<Node<V>>>) -> usize,
+    ) {
         self.len += 1;
-        if let Some((first, right)) = self.root.insert(name, value) {
+        if let Some((first, right)) = self.root.insert(name, value, find, descend) {
             let left = std::mem::replace(&mut self.root, Node::Inner(Rows::new()));
             let Node::Inner(rows) = &mut self.root else { unreachable!("it was just made") };
             rows.insert(0, &left.first_name(), Box::new(left));
@@ -95,7 +111,7 @@ impl<V> Names<V> {
 
     /// Takes a name out, if it is here.
     pub(crate) fn remove(&mut self, name: &str) -> Option<V> {
-        let value = self.root.remove(&mut |rows| rows.find(name).ok(), &mut |rows| child_of(rows, name))?;
+        let value = self.root.remove(&|rows| rows.find(name).ok(), &|rows| child_of(rows, name))?;
         self.on_removed();
         Some(value)
     }
@@ -113,7 +129,7 @@ impl<V> Names<V> {
 
     /// Takes the first name out.
     pub(crate) fn remove_first(&mut self) -> Option<V> {
-        let value = self.root.remove(&mut |rows| (rows.len() > 0).then_some(0), &mut |_| 0)?;
+        let value = self.root.remove(&|rows| (rows.len() > 0).then_some(0), &|_| 0)?;
         self.on_removed();
         Some(value)
     }
@@ -177,21 +193,28 @@ impl<V> Node<V> {
         }
     }
 
-    /// Gives the second half and its first name when the node had to be split.
-    fn insert(&mut self, name: &str, value: V) -> Option<(String, Box<Node<V>>)> {
+    /// Puts a row where `find` says in the leaf to which `descend` leads. Gives the second half and its first name when the
+    /// node had to be split.
+    fn insert(
+        &mut self,
+        name: &str,
+        value: V,
+        find: &impl Fn(&Rows<V>) -> usize,
+        descend: &impl Fn(&Rows<Box<Node<V>>>) -> usize,
+    ) -> Option<(String, Box<Node<V>>)> {
         match self {
             Node::Leaf(rows) => {
-                let at = rows.find(name).expect_err("a name is added once");
+                let at = find(rows);
                 rows.insert(at, name, value);
                 let rows = rows.split_if_over(ROWS_MAX, at)?;
                 Some((rows.name(0).to_owned(), Box::new(Node::Leaf(rows))))
             }
             Node::Inner(rows) => {
-                let at = child_of(rows, name);
+                let at = descend(rows);
                 if at == 0 && name < rows.name(0) {
                     rows.rename_first(name);
                 }
-                let (first, right) = rows.value_mut(at).insert(name, value)?;
+                let (first, right) = rows.value_mut(at).insert(name, value, find, descend)?;
                 rows.insert(at + 1, &first, right);
                 let rows = rows.split_if_over(ROWS_MAX, at + 1)?;
                 Some((rows.name(0).to_owned(), Box::new(Node::Inner(rows))))
@@ -202,8 +225,8 @@ impl<V> Node<V> {
     /// Takes out the row that `find` finds in the leaf to which `descend` leads.
     fn remove(
         &mut self,
-        find: &mut impl FnMut(&Rows<V>) -> Option<usize>,
-        descend: &mut impl FnMut(&Rows<Box<Node<V>>>) -> usize,
+        find: &impl Fn(&Rows<V>) -> Option<usize>,
+        descend: &impl Fn(&Rows<Box<Node<V>>>) -> usize,
     ) -> Option<V> {
         match self {
             Node::Leaf(rows) => find(rows).map(|at| rows.remove(at)),

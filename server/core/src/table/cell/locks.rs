@@ -26,16 +26,27 @@ pub(crate) struct Candidate {
 
 impl Table {
     pub(crate) fn add_lock(&mut self, name: &str, name_hash: u64) -> LockSlot {
-        let slot = self.locks.insert(Lock {
+        let slot = self.put_lock(name, name_hash);
+        self.locks_by_name.insert(name, slot);
+        slot
+    }
+
+    /// Adds a lock whose name is above all others.
+    pub(crate) fn add_last_lock(&mut self, name: &str, name_hash: u64) -> LockSlot {
+        let slot = self.put_lock(name, name_hash);
+        self.locks_by_name.push(name, slot);
+        slot
+    }
+
+    fn put_lock(&mut self, name: &str, name_hash: u64) -> LockSlot {
+        self.locks.insert(Lock {
             name: Arc::from(name),
             name_hash,
             holds: Chain::new(),
             waits: Chain::new(),
             mark: None,
             copied_for: self.snapshots_begun,
-        });
-        self.locks_by_name.insert(name, slot);
-        slot
+        })
     }
 
     /// Deletes a lock that nobody holds or waits for; a snapshot has copied it when the last of them left.

@@ -143,7 +143,9 @@ impl<T> Rows<T> {
         }
         let middle = if at + 1 == len { len - len / 8 } else { len / 2 };
         let start = self.start(middle);
-        let names = self.names.split_off(start);
+        let mut names = String::with_capacity(self.names.len());
+        names.push_str(&self.names[start..]);
+        self.names.truncate(start);
         let mut rows = Vec::with_capacity(rows_max + 1);
         rows.extend(self.rows.drain(middle..));
         let bytes = offset(start);

@@ -99,6 +99,9 @@ fn names_that_come_in_order_fill_their_nodes() {
     all.iter().for_each(|name| names.insert(name, 7_u64));
     assert_equal(&names, &all.iter().map(|name| (name.clone(), 7)).collect());
     assert_eq!(depth(&names.root, true), 2, "56 to a leaf, 56 leaves to a node");
+    let mut pushed = Names::new();
+    all.iter().for_each(|name| pushed.push(name, 7_u64));
+    assert_eq!(format!("{pushed:?}"), format!("{names:?}"));
 }
 
 #[test]

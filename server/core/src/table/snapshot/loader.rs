@@ -244,7 +244,7 @@ impl TableLoader {
         check(last.is_none_or(|last| **last < *head.name), "name")?;
         check(head.holds > 0 || head.waits > 0, "holds")?;
         check(!self.table.is_quiet() || (head.holds == 0 && head.mark.is_some()), "quiet")?;
-        let lock = self.table.add_lock(head.name, digest::bytes(head.name.as_bytes()));
+        let lock = self.table.add_last_lock(head.name, digest::bytes(head.name.as_bytes()));
         self.last_lock = Some(lock);
         if let Some(place) = head.mark {
             let is_place = place <= self.table.numbers().mark_places;
