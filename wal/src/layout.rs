@@ -131,7 +131,7 @@ pub const SNAPSHOT_SEGMENTS: u64 = 6;
 /// A snapshot is due, too, when a shard has so many entries that none covers, unless its owner has it otherwise; there are
 /// less than twice as many by the time that the snapshot counts. A start applies them again, in some two microseconds each:
 /// small entries take longer to apply than to read.
-pub const UNCOVERED_ENTRIES_MAX: u64 = 262_144;
+pub const UNCOVERED_ENTRIES_MAX: u64 = 196_608;
 
 /// The most live segments, those included that wait for recycling.
 pub const LIVE_SEGMENTS_MAX: u64 = 2 * SNAPSHOT_SEGMENTS + 1 + (RETIRED_SEGMENTS_MAX + SPARE_SEGMENTS) as u64;

@@ -260,9 +260,10 @@ fn read_kept(reader: &mut Reader<'_>) -> Decoded<Kept> {
     Ok(Kept { id, content, settled })
 }
 
-pub(super) fn put_lock_head(lock: &Lock, out: &mut Vec<u8>) {
+/// The name is the lock's own, from wherever it is at hand.
+pub(super) fn put_lock_head(name: &str, lock: &Lock, out: &mut Vec<u8>) {
     put_item(out, |out| {
-        out.put_bytes(lock.name.as_bytes());
+        out.put_bytes(name.as_bytes());
         out.put_u64(lock.mark.unwrap_or(0));
         out.put_u32(lock.holds.len());
         out.put_u32(lock.waits.len());

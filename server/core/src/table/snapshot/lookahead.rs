@@ -1,6 +1,6 @@
 //! The next locks of an index, with what they are made of already on its way from memory.
 //!
-//! A lock, its name, its holder's hold, session and claims lie in five places, none of which the others are near to. Waited
+//! A lock, its holder's hold, session and claims lie in four places, none of which the others are near to. Waited
 //! for one after the other they would cost more than everything else about a slice; asked for by the batch, the waits
 //! overlap.
 //!
@@ -38,7 +38,6 @@ impl<'a, I: Iterator<Item = (&'a str, &'a LockSlot)>> Lookahead<'a, I> {
         let holds = || locks().filter_map(|lock| lock.holds.first()).map(|hold| &table.holds[hold]);
         let sessions = || holds().map(|hold| &table.sessions[hold.session]);
         black_box(locks().fold(0, |seen, lock| seen ^ lock.holds.len()));
-        black_box(locks().filter_map(|lock| lock.name.as_bytes().first()).fold(0, |seen, byte| seen ^ byte));
         black_box(holds().fold(0, |seen, hold| seen ^ hold.acquires));
         black_box(sessions().fold(0, |seen, session| seen ^ session.claims.len()));
         black_box(

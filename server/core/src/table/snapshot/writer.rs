@@ -255,7 +255,7 @@ impl SnapshotWriter {
             let (name, slot) = locks.next().expect("every lock of the snapshot is found");
             if table.locks[slot].copied_for != number {
                 self.locks.pass(name);
-                self.open_lock = Some(LockItems::open(table, slot, out));
+                self.open_lock = Some(LockItems::open(table, name, slot, out));
                 self.write_open_lock(table, out, end);
             }
         }
@@ -278,7 +278,7 @@ impl SnapshotWriter {
         }
         let name = &table.locks[slot].name;
         if *self.locks.last < **name {
-            let copied = self.copies.add(|out| LockItems::open(table, slot, out).put_all(table, out));
+            let copied = self.copies.add(|out| LockItems::open(table, name, slot, out).put_all(table, out));
             self.locks.copies.insert(name, copied);
         }
     }
@@ -337,9 +337,9 @@ impl Locks {
 
 impl LockItems {
     /// Puts the head of a lock.
-    fn open(table: &Table, lock: LockSlot, out: &mut Vec<u8>) -> LockItems {
+    fn open(table: &Table, name: &str, lock: LockSlot, out: &mut Vec<u8>) -> LockItems {
         let record = &table.locks[lock];
-        put_lock_head(record, out);
+        put_lock_head(name, record, out);
         LockItems { lock, hold: record.holds.first(), wait: record.waits.first() }
     }
 
