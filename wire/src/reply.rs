@@ -270,8 +270,8 @@ pub struct SessionView<'a> {
 pub struct MemberView<'a> {
     /// The node.
     pub node: NodeId,
-    /// Whether the node that was asked has a link to it.
-    pub is_linked: bool,
+    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard within an election timeout.
+    pub is_heard: bool,
     /// How far its log is known to match; only a leader knows.
     pub matched: LogIndex,
     /// Where it serves clients.
@@ -318,8 +318,8 @@ pub struct StatusView<'a> {
 pub struct MemberProgress<'a> {
     /// The member as the log says, with the addresses that the node that was asked would use.
     pub member: MemberRow<'a>,
-    /// Whether the node that was asked has a link to it and takes it for that member, or is it.
-    pub is_linked: bool,
+    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard within an election timeout.
+    pub is_heard: bool,
     /// How far its log is known to match; 0 unless the leader was asked.
     pub matched: LogIndex,
 }

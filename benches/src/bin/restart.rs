@@ -37,6 +37,8 @@ const NODE: NodeId = NodeId(1);
 const START_MAX: Duration = Duration::from_secs(60);
 /// Snapshots that a log has seen when it is as long as it ever gets.
 const SNAPSHOTS: usize = 3;
+/// Snapshots whose slices are timed.
+const SNAPSHOTS_SLICED: usize = 5;
 /// Pairs of entries that are timed in one window.
 const WINDOW: usize = 20_000;
 /// Windows without a snapshot under way, and as many with one.
@@ -193,11 +195,51 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
     Ok(Prepared { fresh, holders, late, snapshot, bench, clients })
 }
 
-/// Writes a whole snapshot while entries go on, and says what each slice adds to a turn of the shard: making it, and when it
+/// Writes whole snapshots while entries go on, and says what each slice adds to a turn of the shard: making it, and when it
 /// is the last one of its piece the copy for the log and the frame in the file. Once by the clock, and once by the time that this thread had the processor, which
-/// is what is left when the machine has other work, too.
+/// is what is left when the machine has other work, too. What a virtual machine's host does meanwhile is in both, at random: the
+/// longest slice is judged by the median over the snapshots.
 fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
-    let (mut elapsed, mut worked) = (Vec::new(), Vec::new());
+    let sliced: Vec<Sliced> = (0..SNAPSHOTS_SLICED).map(|_| slice(bench, clients, snapshot)).collect();
+    let count: usize = sliced.iter().map(|sliced| sliced.elapsed.len()).sum();
+    println!("a slice of a snapshot, {count} of {SNAPSHOTS_SLICED} snapshots");
+    let kinds: [(_, fn(&Sliced) -> &[Duration]); 2] =
+        [("by the clock", |sliced| &sliced.elapsed), ("of work", |sliced| &sliced.worked)];
+    for (what, times) in kinds {
+        let mut all: Vec<Duration> = sliced.iter().flat_map(times).copied().collect();
+        all.sort_unstable();
+        let mut longest: Vec<Duration> = sliced
+            .iter()
+            .map(|sliced| *times(sliced).iter().max().expect("a snapshot has a slice"))
+            .collect();
+        longest.sort_unstable();
+        let us: Vec<String> = longest.iter().map(|longest| longest.as_micros().to_string()).collect();
+        println!(
+            "  {what}: p50 {} us, p99 {} us, the longest of each snapshot {} us",
+            all[all.len() / 2].as_micros(),
+            all[all.len() * 99 / 100].as_micros(),
+            us.join(", ")
+        );
+        let longest = longest[longest.len() / 2];
+        verdict(
+            &format!(
+                "the longest slice adds less than {SLICE_MAX:?} to a turn, {what}, median over snapshots: {} us",
+                longest.as_micros()
+            ),
+            longest < SLICE_MAX,
+        );
+    }
+}
+
+/// What the slices of one snapshot took.
+#[derive(Debug, Default)]
+struct Sliced {
+    elapsed: Vec<Duration>,
+    worked: Vec<Duration>,
+}
+
+fn slice(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) -> Sliced {
+    let Sliced { mut elapsed, mut worked } = Sliced::default();
     let (mut piece, mut framed) = (Vec::new(), Vec::new());
     bench.table.begin_snapshot();
     let mut number = 0;
@@ -222,24 +264,8 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
             bench.retake(client, &name, hold);
         }
     }
-    println!("a slice of a snapshot, {} of them", elapsed.len());
-    for (what, times) in [("by the clock", &mut elapsed), ("of work", &mut worked)] {
-        times.sort_unstable();
-        let longest = times[times.len() - 1];
-        println!(
-            "  {what}: p50 {} us, p99 {} us, longest {} us",
-            times[times.len() / 2].as_micros(),
-            times[times.len() * 99 / 100].as_micros(),
-            longest.as_micros()
-        );
-        verdict(
-            &format!(
-                "the longest slice adds less than {SLICE_MAX:?} to a turn, {what}: {} us",
-                longest.as_micros()
-            ),
-            longest < SLICE_MAX,
-        );
-    }
+    while bench.table.free_some() {}
+    Sliced { elapsed, worked }
 }
 
 /// How long this thread has had a processor.

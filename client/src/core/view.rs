@@ -105,8 +105,8 @@ pub struct SessionInfo {
 pub struct MemberInfo {
     /// The node.
     pub node: NodeId,
-    /// Whether the node that was asked has a link to it.
-    pub is_linked: bool,
+    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard within an election timeout.
+    pub is_heard: bool,
     /// How far its log is known to match; only a leader knows.
     pub matched: LogIndex,
     /// Where it serves clients.
@@ -161,8 +161,8 @@ pub struct MemberState {
     pub peer_address: String,
     /// Where it serves clients.
     pub client_address: String,
-    /// Whether the node that was asked has a link to it and takes it for that member, or is it.
-    pub is_linked: bool,
+    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard within an election timeout.
+    pub is_heard: bool,
     /// How far its log is known to match; 0 unless the leader was asked.
     pub matched: LogIndex,
 }
@@ -287,7 +287,7 @@ impl From<reply::StatusView<'_>> for StatusInfo {
     fn from(view: reply::StatusView<'_>) -> StatusInfo {
         let members = view.members.iter().map(|row| MemberInfo {
             node: row.node,
-            is_linked: row.is_linked,
+            is_heard: row.is_heard,
             matched: row.matched,
             address: row.address.to_owned(),
         });
@@ -319,7 +319,7 @@ impl From<reply::MemberProgress<'_>> for MemberState {
             is_voter: row.member.is_voter,
             peer_address: row.member.peer_address.to_owned(),
             client_address: row.member.client_address.to_owned(),
-            is_linked: row.is_linked,
+            is_heard: row.is_heard,
             matched: row.matched,
         }
     }

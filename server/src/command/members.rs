@@ -18,8 +18,6 @@ use super::{Cluster, complain, counted, exit, print, status};
 
 /// How long a member that led a moment ago may take to answer.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two attempts when leadership is moving.
-const AGAIN: Duration = Duration::from_millis(200);
 
 /// Show the members of each cell and how far they have come, or change them.
 #[derive(Args, Debug)]
@@ -250,8 +248,8 @@ fn foresee(members: &MembersInfo, wish: &MemberWish) -> Result<(), MemberObjecti
     let list = Membership::new(members.node_max, members.members.iter().map(listed).collect());
     let next = list.changed(&wish.as_change(), &[])?;
     if *wish == (MemberWish::Remove { node: members.leader }) {
-        let is_linked = |node| members.members.iter().any(|it| it.node == node && it.is_linked);
-        next.must_be_heard(is_linked)?;
+        let is_heard = |node| members.members.iter().any(|it| it.node == node && it.is_heard);
+        next.must_be_heard(is_heard)?;
     }
     Ok(())
 }
@@ -342,7 +340,7 @@ async fn carry_out(
             // What an earlier attempt has begun may come about yet.
             return Err(unknown.unwrap_or(error));
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(status::AGAIN).await;
     }
 }
 
@@ -443,7 +441,7 @@ async fn by_leader(args: &MembersArgs, cell: CellId, is_change: bool) -> Result<
         if !is_waiting || Instant::now() >= end {
             return Err(error);
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(status::AGAIN).await;
     }
 }
 
@@ -482,8 +480,9 @@ fn describe(seen: &Seen) -> String {
     }
     for member in &members.members {
         let role = if member.is_voter { "voter" } else { "learner" };
-        let state = match (member.is_linked, lag(members, member.matched)) {
-            (false, _) => "not connected".to_owned(),
+        let state = match (member.is_heard, lag(members, member.matched)) {
+            (false, Some(_)) => "not heard".to_owned(),
+            (false, None) => "not connected".to_owned(),
             (true, None) => "connected".to_owned(),
             (true, Some(0)) => "has everything".to_owned(),
             (true, Some(1)) => "lacks 1 entry".to_owned(),
@@ -512,7 +511,7 @@ fn as_json(seen: &Seen) -> Value {
                 "voter": member.is_voter,
                 "client": member.client_address,
                 "peer": member.peer_address,
-                "connected": member.is_linked,
+                "heard": member.is_heard,
                 "lag": lag(members, member.matched).map(|lag| lag.to_string()),
             })
         })

@@ -4,7 +4,7 @@
 //! member that leads it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use lockstep_client::core::StatusInfo;
@@ -12,6 +12,7 @@ use lockstep_client::{Config, Error, routes_of, status_of};
 use lockstep_wire::{CellId, NodeId, Status};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::{Cluster, counted, exit, print};
 
@@ -20,6 +21,9 @@ const MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Likewise for somebody who has waited already.
 const HASTE: Duration = Duration::from_millis(500);
+
+/// How long to wait before a leader is looked for again.
+pub(super) const AGAIN: Duration = Duration::from_millis(200);
 
 /// What is said of a cell that has yet to be born.
 pub(super) const UNBORN: &str = "not born yet; every one of its members must be up together once";
@@ -69,8 +73,24 @@ pub(super) async fn ask(cluster: &Cluster, cell: CellId) -> Members {
 /// The member that leads, and where: as soon as a majority has answered, none of it in a newer term. Nobody waits for
 /// members that are silent.
 pub(super) async fn find_leader(cluster: &Cluster, cell: CellId) -> Result<(String, StatusInfo), Error> {
-    let members = ask_until(cluster, cell, is_settled).await;
-    if let Some((address, status)) = leader_at(&members) {
+    leader_of(cell, &ask_until(cluster, cell, is_settled).await)
+}
+
+/// Likewise; as long as somebody answers and nobody leads, one is waited for.
+pub(super) async fn wait_for_leader(cluster: &Cluster, cell: CellId) -> Result<(String, StatusInfo), Error> {
+    let end = Instant::now() + cluster.timeout;
+    loop {
+        let members = ask_until(cluster, cell, is_settled).await;
+        let is_anybody_there = members.values().any(Result::is_ok);
+        match leader_of(cell, &members) {
+            Err(_) if is_anybody_there && Instant::now() < end => sleep(AGAIN).await,
+            outcome => return outcome,
+        }
+    }
+}
+
+fn leader_of(cell: CellId, members: &Members) -> Result<(String, StatusInfo), Error> {
+    if let Some((address, status)) = leader_at(members) {
         return Ok((address.to_owned(), status.clone()));
     }
     let what = format!("looking for the leader of cell {cell}");
@@ -80,7 +100,7 @@ pub(super) async fn find_leader(cluster: &Cluster, cell: CellId) -> Result<(Stri
     });
     match refused {
         Some(detail) => Err(Error::Invalid { what, detail: detail.clone() }),
-        None => Err(Error::NoCluster { what, trouble: unled(&members) }),
+        None => Err(Error::NoCluster { what, trouble: unled(members) }),
     }
 }
 
@@ -347,7 +367,7 @@ mod tests {
         let member = |node| MemberInfo {
             node: NodeId(node),
             address: String::new(),
-            is_linked: false,
+            is_heard: false,
             matched: LogIndex(0),
         };
         let leader = StatusInfo { members: (1..=3).map(member).collect(), ..status(1, "leader") };

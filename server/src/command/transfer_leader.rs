@@ -27,7 +27,7 @@ pub(crate) struct TransferLeaderArgs {
 
 pub(super) async fn run(args: TransferLeaderArgs) -> Result<u8, Error> {
     let (cell, to) = (CellId(args.cell), args.to.map(NodeId));
-    let (address, leading) = status::find_leader(&args.cluster, cell).await?;
+    let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
     let from = leading.node;
     let (leader, term) = match to {
         Some(to) if to == from => (from, leading.term),

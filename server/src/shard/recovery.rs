@@ -1,7 +1,7 @@
 //! A shard's log and what its cells go on from, recovered at a start.
 //!
 //! The log and the snapshots are two halves of the work, and the second need not wait for the first: the newest snapshot
-//! of a cell is most likely the one with the newest file. It is loaded on a thread of its own while the log is read.
+//! of a cell is most likely the one with the newest file. It is loaded on a thread of its own while the log is read, and read by one more.
 //! Invariant: the marks in the log decide. Where they name another snapshot, or the file is not whole, the log is read
 //! again, and all goes on as if there had been no guess. Deliberately absent: what records and snapshots say.
 

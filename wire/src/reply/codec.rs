@@ -104,14 +104,14 @@ impl<'a> Row<'a> for ClaimView<'a> {
 impl<'a> Row<'a> for MemberView<'a> {
     fn put(&self, out: &mut Vec<u8>) {
         out.put_u16(self.node.0);
-        out.put_bool(self.is_linked);
+        out.put_bool(self.is_heard);
         out.put_u64(self.matched.0);
         out.put_bytes(self.address.as_bytes());
     }
     fn read(reader: &mut Reader<'a>) -> Decoded<MemberView<'a>> {
         Ok(MemberView {
             node: NodeId(reader.u16("node")?),
-            is_linked: reader.bool("is_linked")?,
+            is_heard: reader.bool("is_heard")?,
             matched: LogIndex(reader.u64("matched")?),
             address: reader.text(ADDRESS_BYTES_MAX, "address")?,
         })
@@ -121,13 +121,13 @@ impl<'a> Row<'a> for MemberView<'a> {
 impl<'a> Row<'a> for MemberProgress<'a> {
     fn put(&self, out: &mut Vec<u8>) {
         self.member.put(out);
-        out.put_bool(self.is_linked);
+        out.put_bool(self.is_heard);
         out.put_u64(self.matched.0);
     }
     fn read(reader: &mut Reader<'a>) -> Decoded<MemberProgress<'a>> {
         Ok(MemberProgress {
             member: MemberRow::read(reader)?,
-            is_linked: reader.bool("is_linked")?,
+            is_heard: reader.bool("is_heard")?,
             matched: LogIndex(reader.u64("matched")?),
         })
     }

@@ -250,7 +250,7 @@ const STATUS_VIEW: StatusView<'static> = StatusView {
     quiet_left_ms: 59_000,
     members: Rows::Slice(&[MemberView {
         node: NodeId(2),
-        is_linked: true,
+        is_heard: true,
         matched: LogIndex(95),
         address: "127.0.0.1:7401",
     }]),
@@ -307,7 +307,7 @@ fn read_replies() -> Vec<(&'static str, u16, Reply<'static>)> {
                         peer_address: "127.0.0.1:7506",
                         client_address: "127.0.0.1:7406",
                     },
-                    is_linked: true,
+                    is_heard: true,
                     matched: LogIndex(90),
                 }]),
             }),

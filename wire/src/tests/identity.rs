@@ -334,7 +334,7 @@ fn session_view() -> impl Strategy<Value = SessionView<'static>> {
 
 fn members_view() -> impl Strategy<Value = MembersView<'static>> {
     let member = (member_row(), any::<bool>(), index())
-        .prop_map(|(member, is_linked, matched)| MemberProgress { member, is_linked, matched });
+        .prop_map(|(member, is_heard, matched)| MemberProgress { member, is_heard, matched });
     let addresses = (text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX), text(ADDRESS_BYTES_MAX));
     let who = (node(), incarnation(), node(), addresses);
     (who, any::<(u16, u16)>(), index(), any::<bool>(), node(), rows(member, MEMBERS_MAX)).prop_map(
@@ -359,7 +359,7 @@ fn members_view() -> impl Strategy<Value = MembersView<'static>> {
 
 fn status_view() -> impl Strategy<Value = StatusView<'static>> {
     let member = (node(), any::<bool>(), index(), text(ADDRESS_BYTES_MAX))
-        .prop_map(|(node, is_linked, matched, address)| MemberView { node, is_linked, matched, address });
+        .prop_map(|(node, is_heard, matched, address)| MemberView { node, is_heard, matched, address });
     let who = (node(), text(16), term(), node(), text(ADDRESS_BYTES_MAX));
     let indexes = (index(), index(), index());
     let counts = any::<(u64, u64, u64)>();

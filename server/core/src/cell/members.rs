@@ -51,11 +51,10 @@ impl Cell {
     }
 
     /// Answers who the members are, as this replica knows it; no round confirms it.
-    pub(crate) fn answer_members(&self, call: Call, fx: &mut Effects) {
+    pub(crate) fn answer_members(&self, call: Call, now: Time, fx: &mut Effects) {
         let membership = self.raft.membership();
         let progress = |member: &Listed| {
             let node = member.node;
-            let is_self = node == self.config.node;
             let matched = self.raft.progress(node).unwrap_or_default();
             MemberProgress {
                 member: MemberRow {
@@ -65,8 +64,8 @@ impl Cell {
                     peer_address: self.peer_address(node),
                     client_address: self.client_address(node),
                 },
-                is_linked: is_self || (self.raft.is_linked(node) && self.raft.accepts(node)),
-                matched: if is_self { self.raft.durable() } else { matched },
+                is_heard: self.raft.is_heard(node, now),
+                matched: if node == self.config.node { self.raft.durable() } else { matched },
             }
         };
         let rows: Vec<MemberProgress<'_>> = membership.members().iter().map(progress).collect();

@@ -65,7 +65,7 @@ impl Cell {
         }
         match request {
             Request::Status => view::status(self, call, now, fx),
-            Request::Members => self.answer_members(call, fx),
+            Request::Members => self.answer_members(call, now, fx),
             Request::ChangeMembers(change) => self.on_change_members(call, change, now, fx),
             Request::Routes => view::routes(self, call, fx),
             Request::TransferLeader { to } => self.on_transfer(call, *to, now, fx),

@@ -60,7 +60,7 @@ pub(crate) fn status(cell: &Cell, call: Call, now: Time, fx: &mut Effects) {
             let progress = cell.raft.progress(member.node).unwrap_or_default();
             MemberView {
                 node: member.node,
-                is_linked: is_self || cell.raft.is_linked(member.node),
+                is_heard: cell.raft.is_heard(member.node, now),
                 matched: if is_self { cell.raft.durable() } else { progress },
                 address: cell.client_address(member.node),
             }

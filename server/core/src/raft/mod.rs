@@ -579,11 +579,6 @@ impl Raft {
         (self.role == Role::Leader).then(|| self.peers[at].progress.matched)
     }
 
-    /// Whether there is a link to a member.
-    pub fn is_linked(&self, peer: NodeId) -> bool {
-        self.peer_at(peer).is_some_and(|at| self.peers[at].is_linked)
-    }
-
     /// Whether what a member says about the log counts: the cell is born, and the member is who it was then.
     pub fn accepts(&self, from: NodeId) -> bool {
         self.is_born() && self.peer_at(from).is_some_and(|at| self.peers[at].hello.is_some())

@@ -4,14 +4,14 @@ use lockstep_wire::{ClusterId, Incarnation};
 
 use super::*;
 
-fn member(node: u16, is_voter: bool, is_linked: bool, matched: u64) -> MemberState {
+fn member(node: u16, is_voter: bool, is_heard: bool, matched: u64) -> MemberState {
     MemberState {
         node: NodeId(node),
         incarnation: Incarnation([7; 16]),
         is_voter,
         peer_address: format!("10.0.0.{node}:7500"),
         client_address: format!("10.0.0.{node}:7400"),
-        is_linked,
+        is_heard,
         matched: LogIndex(matched),
     }
 }
@@ -175,7 +175,7 @@ fn each_member_is_shown_with_what_it_lacks() {
     };
     let wanted = "cell 3: led by node 1
   node 1  voter    10.0.0.1:7400  members 10.0.0.1:7500  has everything
-  node 2  voter    10.0.0.2:7400  members 10.0.0.2:7500  not connected
+  node 2  voter    10.0.0.2:7400  members 10.0.0.2:7500  not heard
   node 6  learner  10.0.0.6:7400  members 10.0.0.6:7500  lacks 40 entries
   the last change is not committed yet
 ";
@@ -186,6 +186,9 @@ fn each_member_is_shown_with_what_it_lacks() {
     assert!(describe(&seen).contains("members 10.0.0.6:7500  lacks 1 entry\n"));
     seen.members.leader = NodeId(2);
     assert!(describe(&seen).contains("node 6  learner  10.0.0.6:7400  members 10.0.0.6:7500  connected\n"));
+    assert!(
+        describe(&seen).contains("node 2  voter    10.0.0.2:7400  members 10.0.0.2:7500  not connected\n")
+    );
 }
 
 #[test]

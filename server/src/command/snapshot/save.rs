@@ -111,7 +111,7 @@ pub(super) fn run(args: &SaveArgs) -> u8 {
 async fn from_cluster(args: &SaveArgs) -> Result<Survey, Failed> {
     let cell = CellId(args.cell);
     let mut file = BackupWriter::create(&args.file, cell, args.force).map_err(Failed::writing(&args.file))?;
-    let (address, leading) = status::find_leader(&args.cluster, cell).await?;
+    let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
     let others = leading.members.into_iter().map(|member| member.address);
     let others = others.filter(|other| !other.is_empty() && *other != address);
     let endpoints = std::iter::once(address.clone()).chain(others).collect();

@@ -183,6 +183,26 @@ fn what_would_cost_the_majority_is_refused() {
 }
 
 #[test]
+fn a_member_that_stands_still_is_not_heard_though_its_link_stands() {
+    let mut cluster = Cluster::serving(3, 9);
+    let leader = cluster.serving_leader().unwrap();
+    let still = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    let is_heard = |cluster: &Cluster, node| cluster.raft(leader.0).is_heard(node, cluster.now);
+    assert!(cluster.nodes().into_iter().all(|node| is_heard(&cluster, node)));
+    cluster.member(still.0).paused_until = cluster.now + Span::from_ms(5_000);
+    cluster.run_for(Span::from_ms(3_000));
+    assert_eq!(cluster.serving_leader(), Some(leader));
+    assert!(!is_heard(&cluster, still));
+    assert!(cluster.nodes().into_iter().all(|node| node == still || is_heard(&cluster, node)));
+    assert!(cluster.raft(leader.0).accepts(still), "it is linked");
+    cluster.run_for(Span::from_ms(3_000));
+    assert!(cluster.nodes().into_iter().all(|node| {
+        let leader = cluster.serving_leader().expect("there is a leader");
+        cluster.raft(leader.0).is_heard(node, cluster.now)
+    }));
+}
+
+#[test]
 fn one_change_at_a_time_and_no_id_twice() {
     let mut cluster = Cluster::serving(3, 6);
     let (one, two) = (cluster.add_node(), cluster.add_node());
