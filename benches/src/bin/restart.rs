@@ -240,7 +240,7 @@ struct Sliced {
 
 fn slice(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) -> Sliced {
     let Sliced { mut elapsed, mut worked } = Sliced::default();
-    let (mut piece, mut framed) = (Vec::new(), Vec::new());
+    let (mut piece, mut copy, mut framed) = (Vec::new(), Vec::new(), Vec::new());
     bench.table.begin_snapshot();
     let mut number = 0;
     loop {
@@ -248,7 +248,8 @@ fn slice(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) -> Slic
         let room = SNAPSHOT_PIECE_BYTES_MAX - piece.len();
         let is_last = bench.table.write_snapshot(&mut piece, room.min(SNAPSHOT_SLICE_BYTES));
         if is_last || piece.len() == SNAPSHOT_PIECE_BYTES_MAX {
-            let copy = black_box(piece.clone());
+            copy.clear();
+            copy.extend_from_slice(black_box(&piece));
             framed.clear();
             encode_snapshot_piece(CELL, snapshot, number, is_last, &copy, black_box(&mut framed));
             piece.clear();

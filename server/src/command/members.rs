@@ -4,6 +4,7 @@
 //! said so and is no failure. What is decided about a cell here is decided by its leader's word alone. Deliberately absent:
 //! what is allowed in a cell; the core says that, to its leader and here before the first of them is asked.
 
+use std::cmp::Reverse;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -411,11 +412,14 @@ async fn look(args: &MembersArgs, cell: CellId, is_change: bool) -> Result<Seen,
     // All at once: whoever types this in an outage does not wait for each of those that are gone.
     let said = status::ask(&args.cluster, cell).await;
     let answers = said.iter().filter_map(|(address, answer)| Some((address, answer.as_ref().ok()?)));
-    let Some((address, status)) = answers.max_by_key(|(_, status)| status.applied) else {
-        return Err(without_leader);
-    };
-    let members = members_of(address, cell, patience).await?;
-    Ok(Seen { cell, members, role: status.role.clone() })
+    let mut answers: Vec<_> = answers.collect();
+    answers.sort_by_key(|(_, status)| Reverse(status.applied));
+    for (address, status) in answers {
+        if let Ok(members) = members_of(address, cell, patience).await {
+            return Ok(Seen { cell, members, role: status.role.clone() });
+        }
+    }
+    Err(without_leader)
 }
 
 /// What the leader of a cell says; a change waits for one, because nobody else knows what is committed.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::{Cluster, counted, exit, print};
+use super::{Cluster, TIMEOUT_MIN, counted, exit, print};
 
 /// How long one member may take to say how it is, however patient the user is.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -76,14 +76,16 @@ pub(super) async fn find_leader(cluster: &Cluster, cell: CellId) -> Result<(Stri
     leader_of(cell, &ask_until(cluster, cell, is_settled).await)
 }
 
-/// Likewise; as long as somebody answers and nobody leads, one is waited for.
+/// Likewise; as long as somebody answers who may elect one, it is waited for.
 pub(super) async fn wait_for_leader(cluster: &Cluster, cell: CellId) -> Result<(String, StatusInfo), Error> {
     let end = Instant::now() + cluster.timeout;
     loop {
-        let members = ask_until(cluster, cell, is_settled).await;
-        let is_anybody_there = members.values().any(Result::is_ok);
+        let timeout = end.saturating_duration_since(Instant::now()).max(TIMEOUT_MIN);
+        let members = ask_until(&Cluster { timeout, ..cluster.clone() }, cell, is_settled).await;
+        let may_elect =
+            members.values().any(Result::is_ok) && !is_all_unborn(&members) && !is_joining(&members);
         match leader_of(cell, &members) {
-            Err(_) if is_anybody_there && Instant::now() < end => sleep(AGAIN).await,
+            Err(Error::NoCluster { .. }) if may_elect && Instant::now() < end => sleep(AGAIN).await,
             outcome => return outcome,
         }
     }

@@ -1,5 +1,6 @@
 //! Leaders that die, and leaders that go in order, under load.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_wire::CellId;
@@ -7,10 +8,12 @@ use rustix::process::Signal;
 
 use crate::cluster::Cluster;
 use crate::load::Load;
-use crate::number_in;
 use crate::process::run;
+use crate::{PATIENCE, directory, number_in, until};
 
 const CELL: CellId = CellId(0);
+/// Longer than a majority takes to elect a leader, and shorter than a command waits for one.
+const WITHOUT_LEADER: Duration = Duration::from_secs(4);
 /// The longest time without a success that a user has to bear when a leader dies.
 const GAP_MAX: Duration = Duration::from_secs(1);
 
@@ -183,6 +186,11 @@ fn leadership_goes_where_the_operator_wants_it_and_no_call_fails() {
         transfer(&cluster, &["--to", &(leading + 1).to_string(), "--timeout", "1s"]);
     assert_eq!((code, said.contains("leads already")), (Some(0), true), "{said}{complained}");
     load.await_successes(100);
+    let row = format!("  node {} ", still + 1);
+    until("who stands still is not heard", PATIENCE, || {
+        let (_, out, _) = cluster.members(&[]);
+        out.lines().any(|line| line.starts_with(&row) && line.ends_with("  not heard")).then_some(())
+    });
     cluster.process(still).signal(Signal::CONT);
     let (code, _, complained) = transfer(&cluster, &["--to", "9"]);
     assert_eq!((code, complained.contains("no member of this cell")), (Some(70), true), "{complained}");
@@ -191,4 +199,34 @@ fn leadership_goes_where_the_operator_wants_it_and_no_call_fails() {
     load.verify_kept();
     load.finish();
     cluster.agree(CELL);
+}
+
+#[test]
+fn who_asks_for_a_leader_waits_for_one() {
+    let mut cluster = Cluster::start(3);
+    let leading = cluster.leader(CELL);
+    let (asked, gone) = ((leading + 1) % 3, [leading, (leading + 2) % 3]);
+    for at in gone {
+        cluster.kill(at);
+    }
+    let directory = directory();
+    let backup = directory.path().join("backup");
+    let endpoints = cluster.endpoints()[asked].to_string();
+    let asking = |command: &[&str]| {
+        let command: Vec<String> =
+            command.iter().chain(&["--endpoints", &endpoints]).map(ToString::to_string).collect();
+        thread::spawn(move || run(&command))
+    };
+    let saving = asking(&["snapshot", "save", backup.to_str().expect("a path of this test is UTF-8")]);
+    let moving = asking(&["transfer-leader"]);
+    thread::sleep(WITHOUT_LEADER);
+    assert!(!saving.is_finished() && !moving.is_finished(), "one node of three has no leader");
+    for at in gone {
+        cluster.start_node(at);
+    }
+    let (status, said, complained) = saving.join().expect("it was run");
+    assert_eq!(status.code(), Some(0), "{said}{complained}");
+    // The new leader may find nobody yet who could take over.
+    let (_, said, complained) = moving.join().expect("it was run");
+    assert!(!complained.contains("nobody who was asked leads it"), "{said}{complained}");
 }

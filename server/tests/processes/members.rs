@@ -37,7 +37,7 @@ impl Cluster {
     }
 
     /// Runs `lockstep members` against the nodes that run.
-    fn members(&self, arguments: &[&str]) -> (bool, String, String) {
+    pub(crate) fn members(&self, arguments: &[&str]) -> (bool, String, String) {
         let running = (0..self.places.len()).filter(|at| self.processes[*at].is_some());
         let endpoints: Vec<String> = running.map(|at| self.places[at].client.to_string()).collect();
         let output = Command::new(PROGRAM)

@@ -166,7 +166,7 @@ impl Raft {
             return;
         }
         let progress = &mut self.peers[at].progress;
-        progress.heard_at = now;
+        progress.on_heard(now);
         let installing = self
             .leading
             .installing

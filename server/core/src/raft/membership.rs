@@ -124,15 +124,15 @@ impl Raft {
         if *change == (MemberChange::Remove { node }) { Err(MemberObjection::Leads(node)) } else { Ok(()) }
     }
 
-    /// Whether a node is this one or is linked with it as that member and, if this one leads, was heard within an election
-    /// timeout. Nobody but the leader hears from all.
+    /// Whether a node is this one or is linked with it as that member and, if this one leads, was heard in this term and
+    /// within an election timeout. Nobody but the leader hears from all.
     pub fn is_heard(&self, node: NodeId, now: Time) -> bool {
-        let is_of_late = |at: usize| {
+        let is_heard = |at: usize| {
+            let progress = &self.peers[at].progress;
             self.role != Role::Leader
-                || now.since(self.peers[at].progress.heard_at) <= self.config.election_max
+                || (progress.is_heard && now.since(progress.heard_at) <= self.config.election_max)
         };
-        node == self.config.node
-            || self.peer_at(node).is_some_and(|at| self.is_reachable(at) && is_of_late(at))
+        node == self.config.node || self.peer_at(node).is_some_and(|at| self.is_reachable(at) && is_heard(at))
     }
 
     /// The entry at `index`, which was just appended, may be a list of members.

@@ -18,8 +18,10 @@ pub(super) struct Progress {
     pub(super) next: LogIndex,
     /// The newest round that it has answered.
     pub(super) answered: RoundId,
-    /// When it was last heard in this term.
+    /// When it was last heard in this term; a new leader counts from its first moment.
     pub(super) heard_at: Time,
+    /// It was heard in this term.
+    pub(super) is_heard: bool,
     /// Its disk has no room for the next segment of its log, as it last said in this term.
     pub(super) is_short_of_space: bool,
     /// When a snapshot may be tried (again), if it needs one.
@@ -47,6 +49,7 @@ impl Progress {
         self.next = last.next();
         self.answered = RoundId(0);
         self.heard_at = now;
+        self.is_heard = false;
         self.is_short_of_space = false;
         self.snapshot_at = now;
         self.snapshot_least = LogIndex(0);
@@ -54,6 +57,12 @@ impl Progress {
         self.needs_snapshot = false;
         self.lacks_state = false;
         self.probe();
+    }
+
+    /// It has answered something of this term.
+    pub(super) fn on_heard(&mut self, now: Time) {
+        self.heard_at = now;
+        self.is_heard = true;
     }
 
     /// The entries that it lacks are gone: it gets a snapshot, and no entries until it has it.

@@ -152,7 +152,7 @@ impl Raft {
             return;
         }
         let progress = &mut self.peers[at].progress;
-        progress.heard_at = now;
+        progress.on_heard(now);
         progress.is_short_of_space = beat.is_short_of_space;
         progress.answered = progress.answered.max(beat.round);
         self.count_answers();
@@ -404,7 +404,7 @@ impl Raft {
         if self.role != Role::Leader || term != self.term {
             return;
         }
-        self.peers[at].progress.heard_at = now;
+        self.peers[at].progress.on_heard(now);
         match outcome {
             AppendOutcome::Durable { through } => {
                 if through > self.log.last_index() {

@@ -1,9 +1,9 @@
 //! Members that come and go: learners, promotion, removal, replacement, and what is taken back.
 
 use lockstep_wire::peer::{
-    Append, CellHello, EntryRow, Manifest, MemberIncarnation, PeerMessage, PeerRefusal, kind,
+    Append, Beat, BeatKind, CellHello, EntryRow, Manifest, MemberIncarnation, PeerMessage, PeerRefusal, kind,
 };
-use lockstep_wire::{BirthId, Incarnation, LogIndex, MemberChange, NodeId, Rows, Term};
+use lockstep_wire::{BirthId, Incarnation, LogIndex, MemberChange, NodeId, RoundId, Rows, Term};
 
 use super::super::{Raft, RaftConfig, Restored, Urgency};
 use super::cluster::{CELL, Cluster};
@@ -200,6 +200,26 @@ fn a_member_that_stands_still_is_not_heard_though_its_link_stands() {
         let leader = cluster.serving_leader().expect("there is a leader");
         cluster.raft(leader.0).is_heard(node, cluster.now)
     }));
+}
+
+#[test]
+fn a_new_leader_has_heard_nobody_who_has_not_answered_it() {
+    let mut cluster = Cluster::serving(3, 10);
+    let leader = cluster.serving_leader().unwrap();
+    let mut others = cluster.nodes().into_iter().filter(|node| *node != leader);
+    let (still, to) = (others.next().unwrap(), others.next().unwrap());
+    cluster.member(still.0).paused_until = cluster.now + Span::from_ms(60_000);
+    cluster.run_for(Span::from_ms(3_000));
+    assert_eq!(cluster.step(leader, |raft, now, fx| raft.transfer(to, now, fx)), Some(true));
+    cluster.run_for(Span::from_ms(10));
+    assert_eq!(cluster.serving_leader(), Some(to));
+    let is_heard = |node| cluster.raft(to.0).is_heard(node, cluster.now);
+    assert!(is_heard(leader) && is_heard(to) && !is_heard(still), "its link stands, and that is all");
+    // The list would need it.
+    assert_eq!(
+        change(&mut cluster, &MemberChange::Remove { node: leader }),
+        Err(MemberObjection::NoMajority { heard: 1, voters: 2 })
+    );
 }
 
 #[test]
@@ -494,10 +514,19 @@ fn a_learner_that_has_answered_nothing_is_not_promoted() {
     cluster.cut.insert((node, leader));
     let wish = learner(&mut cluster, node);
     must_change(&mut cluster, &wish);
-    assert_eq!(
-        change(&mut cluster, &MemberChange::Promote { node }),
-        Err(MemberObjection::NotAnswered(node))
-    );
+    let promotion = MemberChange::Promote { node };
+    assert_eq!(change(&mut cluster, &promotion), Err(MemberObjection::Silent(node)));
+    // It answers beats, and has said nothing of its log.
+    let beat = Beat {
+        cell: CELL,
+        kind: BeatKind::Answer,
+        term: cluster.raft(leader.0).term(),
+        round: RoundId(0),
+        committed: LogIndex(0),
+        is_short_of_space: false,
+    };
+    cluster.step(leader, |raft, now, fx| raft.on_beat(node, beat, now, fx));
+    assert_eq!(change(&mut cluster, &promotion), Err(MemberObjection::NotAnswered(node)));
 }
 
 #[test]
