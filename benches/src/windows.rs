@@ -29,6 +29,8 @@ const AFTER: Duration = Duration::from_millis(500);
 /// A window without a snapshot is as long as the snapshot before it, within these bounds.
 const WITHOUT_MIN: Duration = Duration::from_millis(200);
 const WITHOUT_MAX: Duration = Duration::from_secs(15);
+/// How much of a window is compared with the next one.
+const NEAR: Duration = Duration::from_secs(5);
 /// The longest latency that is told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -54,6 +56,18 @@ pub struct Window {
     pub until: Instant,
     /// How long the node had a processor in it.
     pub worked: Duration,
+}
+
+impl Window {
+    /// Its beginning; how long the node had a processor in that is not known.
+    fn first(&self, span: Duration) -> Window {
+        Window { until: self.from + span, worked: Duration::ZERO, ..*self }
+    }
+
+    /// Likewise its end.
+    fn last(&self, span: Duration) -> Window {
+        Window { from: self.until - span, worked: Duration::ZERO, ..*self }
+    }
 }
 
 /// Who makes a node take snapshots and notices when it does.
@@ -165,6 +179,28 @@ impl Watch<'_> {
     }
 }
 
+/// What of windows without a snapshot and with one is next to each other, [`NEAR`] of both at most: whatever changes slowly
+/// on the machine is in both.
+pub fn neighbours(windows: &[Window]) -> Vec<(Window, Window)> {
+    let near =
+        |window: &Window, other: &Window| NEAR.min(window.until - window.from).min(other.until - other.from);
+    let mut pairs = Vec::new();
+    for (at, without) in windows.iter().enumerate().filter(|(_, window)| window.kind == Kind::Without) {
+        let (before, behind) = windows.split_at(at);
+        if let Some(meanwhile) = before.iter().rfind(|window| window.kind != Kind::After)
+            && meanwhile.kind == Kind::Meanwhile
+        {
+            let span = near(without, meanwhile);
+            pairs.push((without.first(span), meanwhile.last(span)));
+        }
+        if let Some(meanwhile) = behind.get(1).filter(|window| window.kind == Kind::Meanwhile) {
+            let span = near(without, meanwhile);
+            pairs.push((without.last(span), meanwhile.first(span)));
+        }
+    }
+    pairs
+}
+
 /// What was seen in windows of one kind.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -256,6 +292,32 @@ mod tests {
         let error = watch.wait("it has not begun", now, &Watch::is_writing).unwrap_err();
         assert!(error.to_string().starts_with("it has not begun in time"), "{error}");
         assert!(watch.comes_by(now, &|watch| !watch.is_writing()).unwrap());
+    }
+
+    #[test]
+    fn neighbours_are_as_long_as_the_shorter_one_and_meet_where_the_windows_do() {
+        let origin = Instant::now();
+        let at = |ms| origin + Duration::from_millis(ms);
+        let window =
+            |kind, from, until| Window { kind, from: at(from), until: at(until), worked: Duration::ZERO };
+        let windows = [
+            window(Kind::Without, 0, 7_000),
+            window(Kind::Meanwhile, 7_000, 20_000),
+            window(Kind::After, 20_000, 20_500),
+            window(Kind::Without, 20_500, 21_500),
+            window(Kind::Meanwhile, 21_500, 40_000),
+            window(Kind::After, 40_000, 40_500),
+        ];
+        let found: Vec<[Instant; 4]> = neighbours(&windows)
+            .iter()
+            .map(|(without, meanwhile)| [without.from, without.until, meanwhile.from, meanwhile.until])
+            .collect();
+        let wanted = [
+            [2_000, 7_000, 7_000, 12_000],
+            [20_500, 21_500, 19_000, 20_000],
+            [20_500, 21_500, 21_500, 22_500],
+        ];
+        assert_eq!(found, wanted.map(|pair| pair.map(at)));
     }
 
     #[test]

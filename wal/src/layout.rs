@@ -128,9 +128,9 @@ pub const SNAPSHOT_HEADER_BYTES: usize = 64;
 /// a few thousand commits a second; a snapshot of a hundred MiB that is written meanwhile is not felt.
 pub const SNAPSHOT_SEGMENTS: u64 = 6;
 
-/// A snapshot is due, too, when a shard has so many entries that none covers, unless its owner has it otherwise; there are
-/// less than twice as many by the time that the snapshot counts. A start applies them again, in some two microseconds each:
-/// small entries take longer to apply than to read.
+/// A snapshot is due, too, when a shard has so many entries that none covers, unless its owner has it otherwise. There are
+/// less than twice as many by the time that the snapshot counts, if it can be written while as many again come. A start applies
+/// them again, with a million locks in some two microseconds each: small entries take longer to apply than to read.
 pub const UNCOVERED_ENTRIES_MAX: u64 = 196_608;
 
 /// The most live segments, those included that wait for recycling.

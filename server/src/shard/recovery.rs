@@ -1,7 +1,9 @@
 //! A shard's log and what its cells go on from, recovered at a start.
 //!
 //! The log and the snapshots are two halves of the work, and the second need not wait for the first: the newest snapshot
-//! of a cell is most likely the one with the newest file. It is loaded on a thread of its own while the log is read, and read by one more.
+//! of a cell is most likely the one with the newest file. While the log is read, a thread of its own loads that, and one more
+//! reads ahead for it.
+//!
 //! Invariant: the marks in the log decide. Where they name another snapshot, or the file is not whole, the log is read
 //! again, and all goes on as if there had been no guess. Deliberately absent: what records and snapshots say.
 
@@ -111,14 +113,14 @@ fn guess(plan: &ShardPlan, directory: &mut DataDirectory) -> Result<Vec<Guess>, 
     Ok(plan.cells.iter().filter_map(guess).collect())
 }
 
-/// Loads what was guessed, if it is whole: reads it on one more thread, a few pieces ahead. If it is not whole and counts, the
-/// second try says what is wrong.
+/// Loads what was guessed, if it is whole: reads it on one more thread, a few pieces ahead. If that fails and it counts, the
+/// second try, without a thread, says what is wrong.
 fn load(directory: &mut DataDirectory, guess: &Guess) -> Option<(CellId, LoadedSnapshot)> {
     let Guess { cell, through, limits } = *guess;
-    scope(|scope| {
+    scope(|threads| {
         let (pieces, read) = sync_channel(PIECES_AHEAD);
         let (spent, reusable) = channel::<Vec<u8>>();
-        let reading = Builder::new().name(format!("cell-{cell}-read")).spawn_scoped(scope, move || {
+        let reading = Builder::new().name(format!("cell-{cell}-read")).spawn_scoped(threads, move || {
             inspect_snapshot(directory, cell, through, &mut |bytes| {
                 let mut piece = reusable.try_recv().unwrap_or_default();
                 piece.clear();
