@@ -196,23 +196,21 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
 }
 
 /// Writes whole snapshots while entries go on, and says what each slice adds to a turn of the shard: making it, and when it
-/// is the last one of its piece the copy for the log and the frame in the file. Once by the clock, and once by the time that this thread had the processor, which
-/// is what is left when the machine has other work, too. What a virtual machine's host does meanwhile is in both, at random: the
-/// longest slice is judged by the median over the snapshots.
+/// is the last one of its piece the copy for the log and the frame in the file. Once by the clock, and once by the time that
+/// this thread had the processor, which is what is left when the machine has other work, too. What a virtual machine's host
+/// does meanwhile is in both, at random: the longest slice is judged by the median over the snapshots.
 fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
     let sliced: Vec<Sliced> =
         (0..SNAPSHOTS_SLICED).map(|_| write_in_slices(bench, clients, snapshot)).collect();
     let count: usize = sliced.iter().map(|sliced| sliced.elapsed.len()).sum();
     println!("a slice of a snapshot, {count} of {SNAPSHOTS_SLICED} snapshots");
-    let kinds: [(_, fn(&Sliced) -> &[Duration]); 2] =
-        [("by the clock", |sliced| &sliced.elapsed), ("of work", |sliced| &sliced.worked)];
-    for (what, times) in kinds {
-        let mut all: Vec<Duration> = sliced.iter().flat_map(times).copied().collect();
+    let elapsed: Vec<&[Duration]> = sliced.iter().map(|sliced| &*sliced.elapsed).collect();
+    let worked: Vec<&[Duration]> = sliced.iter().map(|sliced| &*sliced.worked).collect();
+    for (what, snapshots) in [("by the clock", elapsed), ("of work", worked)] {
+        let mut all = snapshots.concat();
         all.sort_unstable();
-        let mut longest: Vec<Duration> = sliced
-            .iter()
-            .map(|sliced| *times(sliced).iter().max().expect("a snapshot has a slice"))
-            .collect();
+        let longest = snapshots.iter().map(|times| *times.iter().max().expect("a snapshot has a slice"));
+        let mut longest: Vec<Duration> = longest.collect();
         longest.sort_unstable();
         let us: Vec<String> = longest.iter().map(|longest| longest.as_micros().to_string()).collect();
         println!(
