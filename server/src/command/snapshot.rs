@@ -327,38 +327,46 @@ fn inspected(selection: &Selection) -> u8 {
     code
 }
 
+/// All that is wrong is said; what comes first is the code, and what JSON has.
 fn verified(selection: &Selection) -> u8 {
-    let refused = |why: &str, mut json: Value, code| {
-        complain(why);
+    let failed = |mut json: Value, code| {
         if selection.json {
             json["ok"] = json!(false);
             print(&json.to_string());
         }
         code
     };
+    let refused = |why: String, code| {
+        complain(&why);
+        failed(json!({ "refusal": why }), code)
+    };
     let mut source = match Source::open(&selection.data) {
         Ok(source) => source,
-        Err((why, code)) => return refused(&why, json!({ "refusal": why }), code),
+        Err((why, code)) => return refused(why, code),
     };
+    let is_backup = source.is_backup();
     let (mut snapshots, mut bytes, mut trouble) = (0_u64, 0, None);
+    let mut note = |found: Trouble| {
+        complain(&selection.say(&found, is_backup));
+        trouble.get_or_insert(found);
+    };
     let outcome = selection.survey(&mut source, &mut |_, outcome| match outcome {
         Ok(survey) => {
             snapshots += 1;
             bytes += survey.inspection.bytes;
         }
-        Err(found) => {
-            trouble.get_or_insert(found);
-        }
+        Err(found) => note(found),
     });
-    if let Some(trouble) = trouble.or(outcome.err()) {
-        let is_backup = source.is_backup();
-        let (why, json) = (selection.say(&trouble, is_backup), selection.trouble_json(&trouble, is_backup));
-        return refused(&why, json, trouble.code());
+    if let Err(found) = outcome {
+        note(found);
+    }
+    if let Some(trouble) = trouble {
+        return failed(selection.trouble_json(&trouble, is_backup), trouble.code());
     }
     if snapshots == 0
         && let Err(why) = refuse_unknown_cell(selection, &mut source)
     {
-        return refused(&why, json!({ "refusal": why }), exit::FAILED);
+        return refused(why, exit::FAILED);
     }
     if selection.json {
         print(&json!({ "ok": true, "snapshots": snapshots, "bytes": bytes.to_string() }).to_string());

@@ -167,6 +167,11 @@ fn a_damaged_snapshot_is_named_with_its_place_by_an_exit_code_of_its_own() {
     let (code, _, complained) = snapshot("verify", &data, &[]);
     assert_eq!(code, DAMAGED);
     assert!(complained.contains(name) && complained.contains("cut short"), "{complained}");
+    let (older, older_index) = files.first().expect("a snapshot");
+    assert!(*older_index < index.parse().expect("a number"), "there are two");
+    flip(older, 100);
+    let (code, _, complained) = snapshot("verify", &data, &[]);
+    assert_eq!((code, complained.lines().count()), (DAMAGED, 2), "both are named: {complained}");
 }
 
 #[test]
