@@ -29,10 +29,15 @@ pub struct BackupWriter {
 }
 
 impl BackupWriter {
-    /// Begins a backup of a cell beside `path`, which must be free unless `is_forced`.
+    /// Begins a backup of a cell beside `path`, which must be free or, if `is_forced`, a regular file.
     pub fn create(path: &Path, cell: CellId, is_forced: bool) -> io::Result<BackupWriter> {
         if !is_forced && path.symlink_metadata().is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if path.symlink_metadata().is_ok_and(|found| !found.is_file()) {
+            return Err(io::Error::other(
+                "what has that name is no regular file, and nothing else is replaced",
+            ));
         }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = parent.unwrap_or(Path::new(".")).to_owned();

@@ -29,6 +29,13 @@ pub(super) async fn run(args: TransferLeaderArgs) -> Result<u8, Error> {
     let (cell, to) = (CellId(args.cell), args.to.map(NodeId));
     let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
     let from = leading.node;
+    let is_silent = |to: NodeId| leading.members.iter().any(|it| it.node == to && !it.is_heard);
+    if let Some(to) = to.filter(|to| is_silent(*to)) {
+        complain(&format!(
+            "cell {cell}: node {to} is not heard by node {from}, which leads; start it first; nothing was changed"
+        ));
+        return Ok(exit::FAILED);
+    }
     let (leader, term) = match to {
         Some(to) if to == from => (from, leading.term),
         _ => transfer_leader(&address, cell, to, args.cluster.timeout).await?,

@@ -149,6 +149,10 @@ fn a_cell_that_was_saved_under_load_is_restored_above_every_token() {
     let (code, _, complained) = done(&[&"snapshot", &"save", &"--endpoints", &from, &path]);
     assert!(code == FAILED && complained.contains("is there already"), "{complained}");
     let again = json(&[&"snapshot", &"save", &"--json", &"--force", &"--endpoints", &from, &path]);
+    let link = format!("{path}.link");
+    std::os::unix::fs::symlink("/dev/zero", &link).expect("a link can be made");
+    let (code, _, complained) = done(&[&"snapshot", &"save", &"--force", &"--endpoints", &from, &link]);
+    assert!(code == FAILED && complained.contains("is no regular file"), "{complained}");
     assert!(number(&again["index"]) > number(&saved["index"]));
 
     // What is granted after the backup was made is unknown to it.

@@ -4,6 +4,7 @@
 //! state. A data directory is not changed. Deliberately absent: when backups are made, and where they are kept.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use lockstep_client::{Error, SnapshotSave};
@@ -15,7 +16,7 @@ use lockstep_wal::disk::{DiskError, ShardId};
 use lockstep_wal::layout::SNAPSHOT_STRIDE_BYTES;
 use lockstep_wal::{SnapshotInspection, inspect, load_snapshot};
 use lockstep_wire::limit::SNAPSHOT_PIECE_BYTES_MAX;
-use lockstep_wire::{CellId, SnapshotId};
+use lockstep_wire::{CellId, SnapshotId, Term};
 
 use super::super::wal::{code_of, open};
 use super::super::{Cluster, code_of as code_of_error, complain, exit, on_this_thread, print, status};
@@ -23,6 +24,9 @@ use super::Survey;
 
 /// How often a save begins again because the snapshot went away, or another member leads.
 const BEGINNINGS_MAX: usize = 5;
+
+/// Between two looks whether another member leads.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// Save a cell's state to a file: as its leader has it, with all that is committed; or, with --data, as a stopped node's
 /// log ends.
@@ -111,13 +115,17 @@ pub(super) fn run(args: &SaveArgs) -> u8 {
 async fn from_cluster(args: &SaveArgs) -> Result<Survey, Failed> {
     let cell = CellId(args.cell);
     let mut file = BackupWriter::create(&args.file, cell, args.force).map_err(Failed::writing(&args.file))?;
-    let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
-    let others = leading.members.into_iter().map(|member| member.address);
-    let others = others.filter(|other| !other.is_empty() && *other != address);
-    let endpoints = std::iter::once(address.clone()).chain(others).collect();
-    let save = SnapshotSave::connect(endpoints, cell)?;
     for _ in 0..BEGINNINGS_MAX {
-        if let Some(survey) = save_once(args, &save, &mut file).await? {
+        let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
+        let others = leading.members.into_iter().map(|member| member.address);
+        let others = others.filter(|other| !other.is_empty() && *other != address);
+        let endpoints = std::iter::once(address.clone()).chain(others).collect();
+        let save = SnapshotSave::connect(endpoints, cell)?;
+        let saved = tokio::select! {
+            saved = save_once(args, &save, &mut file) => saved?,
+            () = another_leads(&args.cluster, cell, leading.term) => None,
+        };
+        if let Some(survey) = saved {
             file.finish().map_err(Failed::writing(&args.file))?;
             return Ok(survey);
         }
@@ -127,6 +135,18 @@ async fn from_cluster(args: &SaveArgs) -> Result<Survey, Failed> {
         "cell {cell}: its snapshot went away {BEGINNINGS_MAX} times while it was saved; nothing was saved, try again"
     );
     Err(Failed(why, exit::FAILED))
+}
+
+/// Waits until somebody leads in a later term: whoever led before may stand still, and gives no answer.
+async fn another_leads(cluster: &Cluster, cell: CellId, term: Term) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if let Ok((_, leading)) = status::find_leader(cluster, cell).await
+            && leading.term > term
+        {
+            return;
+        }
+    }
 }
 
 /// Saves all pieces of one snapshot; none if it went away meanwhile.
