@@ -86,15 +86,23 @@ fn restored(args: &RestoreArgs) -> Result<Done, (String, u8)> {
         return Err(refuse(why));
     }
     let (cell_of_file, index) = (file.cell, file.id.index);
-    let (inspection, before) = load(&mut file, cell_of_file, index)
-        .map_err(|trouble| (trouble.of_backup(&args.file), trouble.code()))?;
+    let (inspection, before) = load(&mut file, cell_of_file, index).map_err(|trouble| {
+        let why = trouble.of_backup(&args.file);
+        (format!("{why}; nothing was changed; take another backup"), trouble.code())
+    })?;
     let epoch = args.numbers.epoch().ok_or_else(|| {
         refuse(
             "no epoch is above the one of that token; no cell has ever granted it, look where it comes from"
                 .to_owned(),
         )
     })?;
-    let mut table = before.restored(epoch).map_err(|error| refuse(format!("{place}: {error}")))?;
+    let mut table = before.restored(epoch).map_err(|error| {
+        let next = match args.numbers.above_token {
+            Some(_) => "that token is older than the backup: give the greatest that anybody has on record, or --epoch",
+            None => "give a greater one",
+        };
+        refuse(format!("{place}: {error}; {next}"))
+    })?;
     let id = inspection.id;
     let restoration = restore(&args.data, cell, id, &mut table).map_err(|error| refuse(error.to_string()))?;
     Ok(Done { before, id, epoch, restoration })
