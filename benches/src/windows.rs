@@ -29,8 +29,6 @@ const AFTER: Duration = Duration::from_millis(500);
 /// A window without a snapshot is as long as the snapshot before it, within these bounds.
 const WITHOUT_MIN: Duration = Duration::from_millis(200);
 const WITHOUT_MAX: Duration = Duration::from_secs(15);
-/// How much of a window is compared with the next one.
-const NEAR: Duration = Duration::from_secs(5);
 /// The longest latency that is told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -179,11 +177,10 @@ impl Watch<'_> {
     }
 }
 
-/// What of windows without a snapshot and with one is next to each other, [`NEAR`] of both at most: whatever changes slowly
-/// on the machine is in both.
+/// What of windows without a snapshot and with one is next to each other, as much of both: whatever changes slowly on the
+/// machine is in both. What is too short to tell anything is left out.
 pub fn neighbours(windows: &[Window]) -> Vec<(Window, Window)> {
-    let near =
-        |window: &Window, other: &Window| NEAR.min(window.until - window.from).min(other.until - other.from);
+    let near = |window: &Window, other: &Window| (window.until - window.from).min(other.until - other.from);
     let mut pairs = Vec::new();
     for (at, without) in windows.iter().enumerate().filter(|(_, window)| window.kind == Kind::Without) {
         let (before, behind) = windows.split_at(at);
@@ -198,6 +195,7 @@ pub fn neighbours(windows: &[Window]) -> Vec<(Window, Window)> {
             pairs.push((without.last(span), meanwhile.first(span)));
         }
     }
+    pairs.retain(|(without, _)| without.until - without.from >= WITHOUT_MIN);
     pairs
 }
 
@@ -307,16 +305,14 @@ mod tests {
             window(Kind::Without, 20_500, 21_500),
             window(Kind::Meanwhile, 21_500, 40_000),
             window(Kind::After, 40_000, 40_500),
+            window(Kind::Without, 40_500, 40_600),
         ];
         let found: Vec<[Instant; 4]> = neighbours(&windows)
             .iter()
             .map(|(without, meanwhile)| [without.from, without.until, meanwhile.from, meanwhile.until])
             .collect();
-        let wanted = [
-            [2_000, 7_000, 7_000, 12_000],
-            [20_500, 21_500, 19_000, 20_000],
-            [20_500, 21_500, 21_500, 22_500],
-        ];
+        let wanted =
+            [[0, 7_000, 7_000, 14_000], [20_500, 21_500, 19_000, 20_000], [20_500, 21_500, 21_500, 22_500]];
         assert_eq!(found, wanted.map(|pair| pair.map(at)));
     }
 

@@ -4,11 +4,14 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_wal::disk::FileName;
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Acquire, Mode, Mutation, Request};
 use lockstep_wire::{CellId, FencingToken, Nonce, Owner, RequestId, Rows, SessionId, Status};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, SEGMENT_MIB};
@@ -117,6 +120,49 @@ fn acquire(session: SessionId, id: u64, wait_ms: u32) -> Request<'static> {
         names: Rows::Slice(&["/ls/backup/after"]),
         data: b"",
     })
+}
+
+/// So much state that a snapshot of it takes longer than it takes to notice that it has begun: sessions with as many holds
+/// as they may have unseen, each with a KiB of data.
+fn fill(cluster: &Cluster) {
+    let mut connection = leader(&cluster.endpoints(), CELL, PATIENCE);
+    for number in 0..40_u8 {
+        let open =
+            Request::OpenSession { client_id: "filler", ttl_ms: 60_000, nonce: Nonce([100 + number; 16]) };
+        let answer = connection.call(&open).expect("the leader answers");
+        let Reply::Opened { session, .. } = answer.reply() else { panic!("{:?}", answer.reply()) };
+        for id in 1..=60 {
+            let name = format!("/ls/filler/{number}/{id}");
+            let Request::Acquire(acquire) = acquire(session, id, 0) else { unreachable!("it is one") };
+            let acquire = Acquire { names: Rows::Slice(&[&name]), data: &[7; 1024], ..acquire };
+            connection.send(&Request::Acquire(acquire)).expect("the kernel takes it");
+        }
+        for _ in 1..=60 {
+            let answer = connection.receive().expect("it is answered");
+            assert!(matches!(answer.reply(), Reply::Granted(_)), "{:?}", answer.reply());
+        }
+    }
+}
+
+#[test]
+fn a_save_whose_leader_stands_still_goes_on_with_the_next_one() {
+    let mut cluster = Cluster::start(3);
+    fill(&cluster);
+    let leading = cluster.leader(CELL);
+    let place = &cluster.places[leading];
+    let staging = place.data.join(FileName::SnapshotStaging { cell: CELL }.to_string());
+    let file = cluster.directory.path().join("cell-0.backup").display().to_string();
+    let command = ["snapshot", "save", &file, "--endpoints", &place.client.to_string()].map(str::to_owned);
+    let saving = thread::spawn(move || run(&command));
+    until("the leader takes a snapshot", PATIENCE, || staging.exists().then_some(()));
+    cluster.process(leading).stand_still();
+    assert!(!saving.is_finished(), "the snapshot was too quick");
+    let (status, said, complained) = saving.join().expect("it ends while somebody waits for it");
+    assert_eq!(status.code(), Some(0), "{said}{complained}");
+    let survey = json(&[&"snapshot", &"inspect", &"--json", &file]);
+    assert!(survey["snapshots"][0]["holds"].as_u64() >= Some(2_400), "{survey}");
+    cluster.process(leading).signal(Signal::CONT);
+    cluster.agree(CELL);
 }
 
 #[test]

@@ -115,15 +115,20 @@ pub(super) fn run(args: &SaveArgs) -> u8 {
 async fn from_cluster(args: &SaveArgs) -> Result<Survey, Failed> {
     let cell = CellId(args.cell);
     let mut file = BackupWriter::create(&args.file, cell, args.force).map_err(Failed::writing(&args.file))?;
+    let mut known = args.cluster.clone();
     for _ in 0..BEGINNINGS_MAX {
-        let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
-        let others = leading.members.into_iter().map(|member| member.address);
-        let others = others.filter(|other| !other.is_empty() && *other != address);
+        let (address, leading) = status::wait_for_leader(&known, cell).await?;
+        let addresses = leading.members.into_iter().map(|member| member.address);
+        known.endpoints.extend(addresses.filter(|address| !address.is_empty()));
+        known.endpoints.sort_unstable();
+        known.endpoints.dedup();
+        let others = known.endpoints.iter().filter(|other| **other != address).cloned();
         let endpoints = std::iter::once(address.clone()).chain(others).collect();
         let save = SnapshotSave::connect(endpoints, cell)?;
         let saved = tokio::select! {
+            biased;
             saved = save_once(args, &save, &mut file) => saved?,
-            () = another_leads(&args.cluster, cell, leading.term) => None,
+            () = another_leads(&known, cell, leading.term) => None,
         };
         if let Some(survey) = saved {
             file.finish().map_err(Failed::writing(&args.file))?;
@@ -132,7 +137,7 @@ async fn from_cluster(args: &SaveArgs) -> Result<Survey, Failed> {
         file.restart().map_err(Failed::writing(&args.file))?;
     }
     let why = format!(
-        "cell {cell}: its snapshot went away {BEGINNINGS_MAX} times while it was saved; nothing was saved, try again"
+        "cell {cell}: its snapshot went away, or its leader changed, {BEGINNINGS_MAX} times while it was saved; nothing was saved, try again"
     );
     Err(Failed(why, exit::FAILED))
 }
