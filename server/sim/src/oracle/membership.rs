@@ -175,13 +175,15 @@ impl Memberships {
         *self = Memberships { marks: self.marks, ..born };
     }
 
-    /// The cell is born, by this manifest.
+    /// The cell is born, by this manifest. Whoever was the first to be born may have died before it said so, so that lists
+    /// may have been committed since.
     pub fn on_born(&mut self, manifest: &Manifest<'_>) {
         if !std::mem::replace(&mut self.is_born, true) {
-            self.incarnations =
-                manifest.members.iter().map(|member| (member.node, member.incarnation)).collect();
-            self.committed[0] =
-                Roster::of_birth(self.incarnations.iter().map(|(node, incarnation)| (*node, *incarnation)));
+            let born = || manifest.members.iter().map(|member| (member.node, member.incarnation));
+            self.committed[0] = Roster::of_birth(born());
+            for (node, incarnation) in born() {
+                self.incarnations.entry(node).or_insert(incarnation);
+            }
         }
     }
 

@@ -45,6 +45,18 @@ fn commit(memberships: &mut Memberships, index: u64, payload: &[u8]) -> Verdict 
 }
 
 #[test]
+fn a_birth_that_is_told_late_makes_nobody_forget_the_lists_since() {
+    let mut it = Memberships::new([NodeId(1)].into_iter());
+    assert_eq!(commit(&mut it, 1, &list(&[1], &[3])), Ok(()));
+    assert!(it.has_removed(NodeId(2)), "its id was left out");
+    let members = [MemberIncarnation { node: NodeId(1), incarnation: incarnation(1) }];
+    it.on_born(&Manifest { birth: BirthId([1; 16]), members: Rows::Slice(&members) });
+    assert!(it.has_removed(NodeId(2)) && !it.has_removed(NodeId(3)) && !it.has_removed(NodeId(1)));
+    assert_eq!(it.on_removed(NodeId(2)), Ok(()));
+    assert_eq!(commit(&mut it, 2, &list(&[1, 3], &[])), Ok(()));
+}
+
+#[test]
 fn two_voters_at_once_and_two_lists_on_their_way_are_seen() {
     let (node, term) = (NodeId(1), Term(1));
     let mut it = born();
