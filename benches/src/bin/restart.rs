@@ -59,6 +59,8 @@ const SLICE_MAX: Duration = Duration::from_millis(2);
 const DELAY_US_MAX: f64 = 2_000.0;
 /// The longest time of an entry that is told apart, in ns.
 const ENTRY_NS_MAX: u64 = 1_000_000_000;
+/// Steps of constant work between two slices, which take about as long as a slice.
+const CONSTANT_WORK: u64 = 400_000;
 /// Pairs of entries between two slices: a thousand a piece are what a busy cell applies while the disk takes one.
 const BETWEEN_SLICES: usize = 500;
 
@@ -198,28 +200,16 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
 /// Writes whole snapshots while entries go on, and says what each slice adds to a turn of the shard: making it, and when it
 /// is the last one of its piece the copy for the log and the frame in the file. Once by the clock, and once by the time that
 /// this thread had the processor, which is what is left when the machine has other work, too. What a virtual machine's host
-/// does meanwhile is in both, at random: the longest slice is judged by the median over the snapshots.
+/// does meanwhile is in both, at random: the longest slice is judged by the median over the snapshots, and beside it stands
+/// what work that is always the same took at the longest.
 fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
     let sliced: Vec<Sliced> =
         (0..SNAPSHOTS_SLICED).map(|_| write_in_slices(bench, clients, snapshot)).collect();
     let count: usize = sliced.iter().map(|sliced| sliced.elapsed.len()).sum();
     println!("a slice of a snapshot, {count} of {SNAPSHOTS_SLICED} snapshots");
-    let elapsed: Vec<&[Duration]> = sliced.iter().map(|sliced| &*sliced.elapsed).collect();
-    let worked: Vec<&[Duration]> = sliced.iter().map(|sliced| &*sliced.worked).collect();
-    for (what, snapshots) in [("by the clock", elapsed), ("of work", worked)] {
-        let mut all = snapshots.concat();
-        all.sort_unstable();
-        let longest = snapshots.iter().map(|times| *times.iter().max().expect("a snapshot has a slice"));
-        let mut longest: Vec<Duration> = longest.collect();
-        longest.sort_unstable();
-        let us: Vec<String> = longest.iter().map(|longest| longest.as_micros().to_string()).collect();
-        println!(
-            "  {what}: p50 {} us, p99 {} us, the longest of each snapshot {} us",
-            all[all.len() / 2].as_micros(),
-            all[all.len() * 99 / 100].as_micros(),
-            us.join(", ")
-        );
-        let longest = longest[longest.len() / 2];
+    let of = |times: fn(&Sliced) -> &Vec<Duration>| sliced.iter().map(|it| &**times(it)).collect::<Vec<_>>();
+    for (what, times) in [("by the clock", of(|it| &it.elapsed)), ("of work", of(|it| &it.worked))] {
+        let longest = print_longest(what, &times);
         verdict(
             &format!(
                 "the longest slice adds less than {SLICE_MAX:?} to a turn, {what}, median over snapshots: {} us",
@@ -228,6 +218,24 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
             longest < SLICE_MAX,
         );
     }
+    print_longest("constant work between them, by the clock", &of(|it| &it.constant));
+}
+
+/// Prints what slices took, or what stands beside them; gives the longest, the median over the snapshots.
+fn print_longest(what: &str, snapshots: &[&[Duration]]) -> Duration {
+    let mut all = snapshots.concat();
+    all.sort_unstable();
+    let longest = snapshots.iter().map(|times| *times.iter().max().expect("a snapshot has several slices"));
+    let mut longest: Vec<Duration> = longest.collect();
+    longest.sort_unstable();
+    let us: Vec<String> = longest.iter().map(|longest| longest.as_micros().to_string()).collect();
+    println!(
+        "  {what}: p50 {} us, p99 {} us, the longest of each snapshot {} us",
+        all[all.len() / 2].as_micros(),
+        all[all.len() * 99 / 100].as_micros(),
+        us.join(", ")
+    );
+    longest[longest.len() / 2]
 }
 
 /// What the slices of one snapshot took.
@@ -235,10 +243,12 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
 struct Sliced {
     elapsed: Vec<Duration>,
     worked: Vec<Duration>,
+    /// What [`constant_work`] took between them.
+    constant: Vec<Duration>,
 }
 
 fn write_in_slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) -> Sliced {
-    let Sliced { mut elapsed, mut worked } = Sliced::default();
+    let Sliced { mut elapsed, mut worked, mut constant } = Sliced::default();
     let (mut piece, mut copy, mut framed) = (Vec::new(), Vec::new(), Vec::new());
     bench.table.begin_snapshot();
     let mut number = 0;
@@ -259,13 +269,23 @@ fn write_in_slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotI
         if is_last {
             break;
         }
+        let begun = Instant::now();
+        constant_work();
+        constant.push(begun.elapsed());
         for _ in 0..BETWEEN_SLICES {
             let (client, name, hold) = clients.next_hold();
             bench.retake(client, &name, hold);
         }
     }
     while bench.table.free_some() {}
-    Sliced { elapsed, worked }
+    Sliced { elapsed, worked, constant }
+}
+
+/// Needs no memory: only somebody else's work makes it longer at one time than at another.
+fn constant_work() {
+    let steps =
+        (0..CONSTANT_WORK).fold(1_u64, |seen, step| (seen ^ step).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    black_box(steps);
 }
 
 /// How long this thread has had a processor.
