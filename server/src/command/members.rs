@@ -73,12 +73,15 @@ enum Change {
     },
 }
 
+/// How long a new leader may take to hear its members, and a change that is under way to be committed.
+const MOMENT: Duration = Duration::from_secs(1);
+
 impl Change {
     /// For how long the state of a cell may stand against it, in all cells together.
     fn wait(&self) -> Duration {
         match self {
             Change::Promote { wait, .. } => *wait,
-            Change::Add { .. } | Change::Remove { .. } | Change::Move { .. } => Duration::ZERO,
+            Change::Add { .. } | Change::Remove { .. } | Change::Move { .. } => MOMENT,
         }
     }
 }
