@@ -270,7 +270,8 @@ pub struct SessionView<'a> {
 pub struct MemberView<'a> {
     /// The node.
     pub node: NodeId,
-    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard within an election timeout.
+    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard in its term and within an
+    /// election timeout.
     pub is_heard: bool,
     /// How far its log is known to match; only a leader knows.
     pub matched: LogIndex,
@@ -318,7 +319,8 @@ pub struct StatusView<'a> {
 pub struct MemberProgress<'a> {
     /// The member as the log says, with the addresses that the node that was asked would use.
     pub member: MemberRow<'a>,
-    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard within an election timeout.
+    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard in its term and within an
+    /// election timeout.
     pub is_heard: bool,
     /// How far its log is known to match; 0 unless the leader was asked.
     pub matched: LogIndex,

@@ -105,7 +105,8 @@ pub struct SessionInfo {
 pub struct MemberInfo {
     /// The node.
     pub node: NodeId,
-    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard within an election timeout.
+    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard in its term and within an
+    /// election timeout.
     pub is_heard: bool,
     /// How far its log is known to match; only a leader knows.
     pub matched: LogIndex,
@@ -161,7 +162,8 @@ pub struct MemberState {
     pub peer_address: String,
     /// Where it serves clients.
     pub client_address: String,
-    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard within an election timeout.
+    /// Whether it is the node that was asked or linked with it and, if that one leads, was heard in its term and within an
+    /// election timeout.
     pub is_heard: bool,
     /// How far its log is known to match; 0 unless the leader was asked.
     pub matched: LogIndex,

@@ -2,18 +2,12 @@
 //!
 //! Invariant: the leader is asked once, and exit code 0 means that the member that was wished for leads.
 
-use std::time::Duration;
-
 use clap::Args;
-use lockstep_client::core::StatusInfo;
 use lockstep_client::{Error, transfer_leader};
 use lockstep_wire::{CellId, NodeId, Term};
 use serde_json::json;
 
 use super::{Cluster, complain, exit, print, status};
-
-/// How long a member that is well may take to answer a new leader.
-const FIRST_ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Move the leadership of a cell to another member, before its node is stopped for example.
 #[derive(Args, Debug)]
@@ -33,21 +27,8 @@ pub(crate) struct TransferLeaderArgs {
 
 pub(super) async fn run(args: TransferLeaderArgs) -> Result<u8, Error> {
     let (cell, to) = (CellId(args.cell), args.to.map(NodeId));
-    let is_silent =
-        |leading: &StatusInfo| leading.members.iter().any(|it| Some(it.node) == to && !it.is_heard);
-    let (mut address, mut leading) = status::wait_for_leader(&args.cluster, cell).await?;
-    if is_silent(&leading) {
-        // Whoever leads for a moment only may not have heard it yet.
-        tokio::time::sleep(FIRST_ANSWER_MAX).await;
-        (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
-    }
+    let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
     let from = leading.node;
-    if let Some(to) = to.filter(|_| is_silent(&leading)) {
-        complain(&format!(
-            "cell {cell}: node {to} is not heard by node {from}, which leads; start it first; nothing was changed"
-        ));
-        return Ok(exit::FAILED);
-    }
     let (leader, term) = match to {
         Some(to) if to == from => (from, leading.term),
         _ => transfer_leader(&address, cell, to, args.cluster.timeout).await?,

@@ -192,7 +192,7 @@ fn leadership_goes_where_the_operator_wants_it_and_no_call_fails() {
         out.lines().any(|line| line.starts_with(&row) && line.ends_with("  not heard")).then_some(())
     });
     let (code, _, complained) = transfer(&cluster, &["--to", &(still + 1).to_string()]);
-    let wanted = format!("node {} is not heard by node {}, which leads", still + 1, leading + 1);
+    let wanted = format!("node {} is not heard by node {}; start it first", still + 1, leading + 1);
     assert_eq!((code, complained.contains(&wanted)), (Some(70), true), "{complained}");
     cluster.process(still).signal(Signal::CONT);
     let (code, _, complained) = transfer(&cluster, &["--to", "9"]);

@@ -47,10 +47,10 @@ impl Cell {
         if self.raft.is_transferring() {
             return self.refuse(call, Status::NoQuorum, "leadership is moving to another member", fx);
         }
-        let to = if to == NodeId(0) { self.raft.successor() } else { Some(to) };
+        let to = if to == NodeId(0) { self.raft.successor(now) } else { Some(to) };
         let Some(to) = to else {
             let detail =
-                "no other member is reached that has caught up and whose disk has room; name one to try it";
+                "no other member is heard that has caught up and whose disk has room; name one to try it";
             return self.refuse(call, Status::NoQuorum, detail, fx);
         };
         if self.raft.is_peer_short_of_space(to) && !self.raft.is_short_of_space() {
@@ -60,7 +60,8 @@ impl Cell {
             return self.refuse(call, Status::NoQuorum, &detail, fx);
         }
         if !self.raft.transfer(to, now, fx) {
-            return self.refuse(call, Status::NoQuorum, &format!("node {to} cannot be reached"), fx);
+            let detail = format!("node {to} is not heard by node {}; start it first", self.config.node);
+            return self.refuse(call, Status::NoQuorum, &detail, fx);
         }
         let until = now + self.config.election_max + self.config.election_max;
         self.handover = Some(Handover { call, to, is_told: self.raft.has_told_successor(), until });

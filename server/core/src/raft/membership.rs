@@ -128,9 +128,8 @@ impl Raft {
     /// within an election timeout. Nobody but the leader hears from all.
     pub fn is_heard(&self, node: NodeId, now: Time) -> bool {
         let is_heard = |at: usize| {
-            let progress = &self.peers[at].progress;
-            self.role != Role::Leader
-                || (progress.is_heard && now.since(progress.heard_at) <= self.config.election_max)
+            let peer = &self.peers[at];
+            self.role != Role::Leader || (peer.progress.is_heard && !self.is_silent(peer, now))
         };
         node == self.config.node || self.peer_at(node).is_some_and(|at| self.is_reachable(at) && is_heard(at))
     }

@@ -589,8 +589,7 @@ impl Raft {
         if self.role != Role::Leader {
             return self.leader.is_some() && now.since(self.leader_heard_at) <= self.config.election_max;
         }
-        let is_heard = |peer: &&Peer| now.since(peer.progress.heard_at) <= self.config.election_max;
-        self.voters().filter(is_heard).count() + 1 >= self.majority()
+        self.voters().filter(|peer| !self.is_silent(peer, now)).count() + 1 >= self.majority()
     }
 
     /// Whether this leader's entries have waited for their commit longer than an election timeout.
@@ -624,6 +623,11 @@ impl Raft {
     /// Whether messages about the log go to this peer.
     fn is_reachable(&self, at: usize) -> bool {
         self.is_born() && self.peers[at].is_linked && self.peers[at].hello.is_some()
+    }
+
+    /// Whether this leader has not heard the peer for longer than an election timeout, and has led for so long.
+    fn is_silent(&self, peer: &Peer, now: Time) -> bool {
+        now.since(peer.progress.heard_at) > self.config.election_max
     }
 
     /// Whether entries and beats go to this peer.

@@ -38,8 +38,7 @@ impl Raft {
 
     /// The followers that were heard of late, and have space.
     fn peers_with_space(&self, now: Time) -> impl Iterator<Item = &Peer> {
-        let is_heard = move |peer: &&Peer| now.since(peer.progress.heard_at) <= self.config.election_max;
-        self.voters().filter(is_heard).filter(|peer| !peer.progress.is_short_of_space)
+        self.voters().filter(move |peer| !self.is_silent(peer, now) && !peer.progress.is_short_of_space)
     }
 
     /// A new leader waits with leaving until every follower has had time to say whether it has space.

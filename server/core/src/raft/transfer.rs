@@ -36,7 +36,7 @@ pub(super) struct Stop {
 
 impl Raft {
     /// Hands leadership to `to`, where an operator wishes it to stay. False, and nothing begun, when this node does not
-    /// lead, is handing over already, or does not reach that member.
+    /// lead, is handing over already, or does not hear that member.
     pub fn transfer(&mut self, to: NodeId, now: Time, fx: &mut Effects) -> bool {
         self.hand_over(to, true, now, fx)
     }
@@ -44,7 +44,7 @@ impl Raft {
     pub(super) fn hand_over(&mut self, to: NodeId, is_wished: bool, now: Time, fx: &mut Effects) -> bool {
         let is_possible = self.role == Role::Leader
             && self.leading.transfer.is_none()
-            && self.peer_at(to).is_some_and(|at| self.peers[at].is_voter && self.is_reachable(at));
+            && self.peer_at(to).is_some_and(|at| self.may_take_over(at, now));
         if is_possible {
             let until = now + self.config.election_max;
             self.leading.transfer = Some(Transfer { to, is_wished, until, is_told: false });
@@ -62,7 +62,7 @@ impl Raft {
         self.election_at = Time::NEVER;
         if self.role == Role::Leader {
             self.leading.transfer = None;
-            match self.successor() {
+            match self.successor(now) {
                 Some(node) => {
                     self.hand_over(node, false, now, fx);
                 }
@@ -72,23 +72,27 @@ impl Raft {
         self.tick_stop(now, fx);
     }
 
-    /// The reachable followers that have a state to lead from.
-    fn able(&self) -> impl Iterator<Item = &Peer> {
-        let is_able = |at: &usize| {
-            let peer = &self.peers[*at];
-            peer.is_voter && self.is_reachable(*at) && !peer.progress.waits_for_snapshot()
-        };
+    /// Whether this is a voter that would hear that it is to take over: one whose process stands still keeps its links.
+    fn may_take_over(&self, at: usize, now: Time) -> bool {
+        let peer = &self.peers[at];
+        peer.is_voter && self.is_reachable(at) && !self.is_silent(peer, now)
+    }
+
+    /// The followers that would hear it and have a state to lead from.
+    fn able(&self, now: Time) -> impl Iterator<Item = &Peer> {
+        let is_able =
+            move |at: &usize| self.may_take_over(*at, now) && !self.peers[*at].progress.waits_for_snapshot();
         (0..self.peers.len()).filter(is_able).map(|at| &self.peers[at])
     }
 
     /// The one of them whose disk has the most. It need not catch up first, for a disk that is behind may hang, and its disk
     /// has room; only to a leader that has to leave its office anyway others are better than none.
-    pub fn successor(&self) -> Option<NodeId> {
+    pub fn successor(&self, now: Time) -> Option<NodeId> {
         let is_close = |progress: &Progress| {
             !progress.is_probing() && progress.matched.0 + LAG_MAX >= self.log.last_index().0
         };
         let must_leave = self.stop.is_some() || self.is_short_of_space;
-        let rated = self.able().map(|peer| {
+        let rated = self.able(now).map(|peer| {
             let progress = &peer.progress;
             ((is_close(progress), !progress.is_short_of_space), progress.matched, peer.node)
         });
@@ -100,7 +104,7 @@ impl Raft {
     pub(super) fn abdicate(&mut self, reason: &'static str, now: Time, fx: &mut Effects) {
         // It will not get what it lacks any more.
         let key = |peer: &&Peer| (peer.progress.matched, !peer.progress.is_short_of_space);
-        if let Some(node) = self.able().max_by_key(key).map(|peer| peer.node) {
+        if let Some(node) = self.able(now).max_by_key(key).map(|peer| peer.node) {
             let message = PeerMessage::TakeOver { term: self.term, is_wished: false };
             fx.send(node, Lane::Control, self.config.cell, &message);
         }

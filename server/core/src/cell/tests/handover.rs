@@ -43,11 +43,12 @@ fn what_cannot_be_is_refused_at_once_and_changes_nothing() {
     let hint = format!("NOT_LEADER ask node {leader} at node{leader}:4600");
     assert_eq!(rig.call(b, transfer(leader)), [hint]);
     rig.crash(follower);
-    assert_eq!(rig.call(a, transfer(follower)), [format!("NO_QUORUM (node {follower} cannot be reached)")]);
+    let refused = format!("NO_QUORUM (node {follower} is not heard by node {leader}; start it first)");
+    assert_eq!(rig.call(a, transfer(follower)), [refused]);
     assert_eq!(rig.leader(), leader);
     let mut alone = Rig::serving(1);
     let c = alone.connect(1);
-    assert!(alone.call(c, transfer(0))[0].starts_with("NO_QUORUM (no other member is reached"));
+    assert!(alone.call(c, transfer(0))[0].starts_with("NO_QUORUM (no other member is heard"));
     assert_eq!(alone.unanswered(), 0);
 }
 
@@ -78,6 +79,21 @@ fn a_hand_over_to_a_member_that_hears_nothing_ends_within_an_election_timeout() 
     rig.advance(1_000);
     let told = rig.call(a, transfer(to));
     assert!(told[0].starts_with(&format!("OK leader {to} term")), "a later one works: {told:?}");
+}
+
+/// Nothing says that its link is gone, and the log of the cell rests.
+#[test]
+fn a_member_that_is_silent_for_an_election_timeout_takes_nothing_over() {
+    let mut rig = Rig::serving(3);
+    let (leader, still) = (rig.leader(), rig.follower());
+    let other = 6 - leader - still;
+    let a = rig.connect(leader);
+    rig.isolate(still);
+    rig.advance(1_500);
+    let refused = format!("NO_QUORUM (node {still} is not heard by node {leader}; start it first)");
+    assert_eq!(rig.call(a, transfer(still)), [refused]);
+    let told = rig.call(a, transfer(0));
+    assert!(told[0].starts_with(&format!("OK leader {other} term")), "{told:?}");
 }
 
 /// It may have heard, and campaign when it pleases.

@@ -503,7 +503,7 @@ fn a_leader_that_stops_hands_over_to_a_full_disk_rather_than_to_one_that_hangs()
         cluster.propose(leader, b"work");
     }
     cluster.run_for(SECOND);
-    assert_eq!(cluster.raft(leader.0).successor(), None, "as long as it need not go it stays");
+    assert_eq!(cluster.raft(leader.0).successor(cluster.now), None, "as long as it need not go it stays");
     let from = cluster.now;
     cluster.step(leader, |raft, now, fx| raft.on_stop(now, fx));
     let has_taken_over = |cluster: &Cluster| cluster.serving_leader() == Some(full);

@@ -223,6 +223,24 @@ fn a_new_leader_has_heard_nobody_who_has_not_answered_it() {
 }
 
 #[test]
+fn nobody_hands_over_to_a_member_that_stands_still() {
+    for (seed, at) in [(11, 0), (12, 1)] {
+        let mut cluster = Cluster::serving(3, seed);
+        let leader = cluster.serving_leader().unwrap();
+        let mut others: Vec<NodeId> = cluster.nodes().into_iter().filter(|node| *node != leader).collect();
+        let still = others.remove(at);
+        cluster.member(still.0).paused_until = cluster.now + Span::from_ms(60_000);
+        cluster.run_for(Span::from_ms(3_000));
+        assert!(cluster.raft(leader.0).accepts(still), "it is linked, and its log matches");
+        assert_eq!(cluster.raft(leader.0).successor(cluster.now), Some(others[0]));
+        assert_eq!(cluster.step(leader, |raft, now, fx| raft.transfer(still, now, fx)), Some(false));
+        cluster.step(leader, |raft, now, fx| raft.on_stop(now, fx));
+        cluster.run_for(Span::from_ms(10));
+        assert_eq!(cluster.serving_leader(), Some(others[0]));
+    }
+}
+
+#[test]
 fn one_change_at_a_time_and_no_id_twice() {
     let mut cluster = Cluster::serving(3, 6);
     let (one, two) = (cluster.add_node(), cluster.add_node());
