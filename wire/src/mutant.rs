@@ -117,6 +117,8 @@ mutants! {
     LearnerCounts = "learner-counts",
     /// A leader tells a node that it was removed when it appends the list, which may yet be taken back (contract 8).
     FarewellBeforeCommit = "farewell-before-commit",
+    /// Whoever waits to join gets the manifest before the birth, and says that the cell is born (contract 8).
+    ManifestBeforeBirth = "manifest-before-birth",
     /// A restored cell grants at once what those who held it before may still believe to hold (contract 1).
     RestoreWithoutQuietTime = "restore-without-quiet-time",
 }

@@ -68,6 +68,7 @@ knobs! {
         "names" from 1 to 8: workload.names as usize,
         "nodes" from 1 to 7: nodes as usize,
         "spares" from 0 to 4: spares as usize,
+        "early_spares" from 0 to 4: early_spares as usize,
         "drift_ppm" from 0 to 500: drift_ppm_max as u64,
         "disk_errors_ppm" from 0 to 10000: disk_error_ppm as u32,
         "late_permille" from 0 to 1000: late_permille as u64,

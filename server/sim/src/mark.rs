@@ -96,6 +96,8 @@ marks! {
     MemberReplaced => "a member that was formatted again was refused",
     /// Birth: a member was formatted again before its cell was born.
     BirthBroken => "a cell could not be born any more",
+    /// Birth: a node that is to join was there before.
+    JoinerBeforeBirth => "a node waited to join before a cell was born",
     /// Members: a node was added that gets the log and has no vote.
     LearnerAdded => "a learner was added",
     /// Members: a node was added under a higher id than the next one.

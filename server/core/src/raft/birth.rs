@@ -351,9 +351,13 @@ impl Raft {
         self.config.is_joining && !self.is_removed && list.get(node).is_none() && !list.has_removed(node)
     }
 
+    /// Before the birth it is for those that the cell is born with: whoever joins takes it as a word that the cell is born.
     fn send_manifest(&mut self, at: usize, fx: &mut Effects) {
-        if self.is_lowest() && self.birth.is_manifest_durable && self.peers[at].hello.is_some() {
-            self.send_manifest_to(self.peers[at].node, fx);
+        let node = self.peers[at].node;
+        let is_meant = self.birth.manifest.as_ref().is_some_and(|manifest| manifest.has(node))
+            || mutant::is(Mutant::ManifestBeforeBirth);
+        if is_meant && self.is_lowest() && self.birth.is_manifest_durable && self.peers[at].hello.is_some() {
+            self.send_manifest_to(node, fx);
         }
     }
 

@@ -119,6 +119,14 @@ pub(super) fn failing_disks(seed: u64) -> Plan {
     plan
 }
 
+/// Nodes that wait to join before the cells are born.
+pub(super) fn early_spares(seed: u64) -> Plan {
+    let mut plan = short(seed);
+    (plan.spares, plan.early_spares) = (2, 2);
+    plan.start_mean = 20 * MS;
+    plan
+}
+
 /// Members that come and go all the time.
 pub(super) fn changing_members(seed: u64) -> Plan {
     let mut plan = short(seed);

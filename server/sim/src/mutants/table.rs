@@ -69,6 +69,7 @@ pub const TABLE: &[Row] = &[
     part(Mutant::NodeIdReused, Trial::Run(shapes::changing_members), 60),
     part(Mutant::LearnerCounts, Trial::Run(shapes::changing_members), 60),
     part(Mutant::FarewellBeforeCommit, Trial::Run(shapes::changing_members), 60),
+    part(Mutant::ManifestBeforeBirth, Trial::Run(shapes::early_spares), 60),
     driver(Defect::DurableBeforeWritten, Trial::Run(shapes::lone_member_without_power), 60),
     driver(Defect::DrainWithoutInput, Trial::Run(shapes::beats_at_the_last_moment), 300),
     driver(Defect::ClockBeforeArrivals, Trial::Run(shapes::late_turns), 300),

@@ -5,6 +5,7 @@
 //! Deliberately absent: watches, which are not built.
 
 pub mod beat;
+pub mod birth;
 pub mod commitment;
 pub mod durability;
 pub mod election;

@@ -318,6 +318,9 @@ impl World {
             let ballot = process.ballots.get(cell).copied().unwrap_or_default();
             self.judges.on_recovered(*cell, Plan::node_id(node), mirror, ballot);
         }
+        for (cell, manifest) in &process.manifests {
+            self.judges.on_bound(*cell, Plan::node_id(node), manifest);
+        }
         for (id, cell) in &process.cells {
             self.judges.on_restored(*id, Plan::node_id(node), cell);
         }
@@ -327,6 +330,9 @@ impl World {
             } else {
                 self.judges.on_snapshot_refused(complaint.cell, Plan::node_id(node), &complaint.words);
             }
+        }
+        if process.is_joining && self.judges.each_cell().any(|(_, judges)| !judges.is_born) {
+            self.judges.set(Mark::JoinerBeforeBirth);
         }
         if process.has_hard_state {
             self.judges.set(Mark::HardStateRead);

@@ -24,6 +24,7 @@ use crate::oracle::leadership::Leadership;
 use crate::oracle::line::Lines;
 use crate::oracle::majority::{Ballot, Disks};
 use crate::oracle::matching::Matching;
+use crate::oracle::birth::Birth;
 use crate::oracle::membership::Memberships;
 use crate::oracle::nonce::Nonces;
 use crate::oracle::once::Once;
@@ -63,6 +64,7 @@ pub(super) struct CellJudges {
     pub(super) readings: Readings,
     /// The last entry of the backup that the cell was restored from; 0 for a cell that began empty.
     pub(super) origin: LogIndex,
+    pub(super) birth: Birth,
     /// Some member has said that the cell is born.
     pub(super) is_born: bool,
     /// Some client was told something that only a born cell can tell.
@@ -128,6 +130,7 @@ impl Judges {
             acknowledgements: Acknowledgements::default(),
             readings: Readings::default(),
             origin: LogIndex(0),
+            birth: Birth::default(),
             is_born: false,
             is_trusted: false,
             leadership: Leadership::default(),
@@ -458,6 +461,7 @@ impl CellJudges {
         self.acknowledgements.on_restored(epoch, through);
         self.readings.on_restored(through);
         self.origin = through;
+        self.birth.on_restored();
         (self.is_born, self.is_trusted) = (false, false);
         self.leadership.on_restored();
         self.lateness = Lateness::default();

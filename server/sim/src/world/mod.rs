@@ -137,7 +137,7 @@ impl World {
         let mut nemesis = Nemesis::new(&plan);
         let forger = |number| Forger::new(&plan, plan.workload.clients + number, plan.forger_place(number));
         let forgers: Vec<Forger> = (0..plan.forgers).map(forger).collect();
-        for node in 0..plan.nodes {
+        for node in 0..plan.started() {
             let wait = if plan.start_mean > 0 { drifts.around(plan.start_mean) } else { 0 };
             fabric.schedule.at(node as u64 * MS + wait, Event::Fault(Fault::Start(node)));
         }

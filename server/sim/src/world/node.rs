@@ -60,7 +60,7 @@ impl Node {
             process: None,
             is_paused: false,
             is_without_power: false,
-            is_spare: place >= plan.nodes,
+            is_spare: place >= plan.started(),
             lost_cells: BTreeSet::new(),
             lives: 0,
             next_turn: None,

@@ -101,6 +101,8 @@ pub struct Plan {
     pub nodes: usize,
     /// Servers beside them that are not there when the cells are born: an operator has them join and changes the members.
     pub spares: usize,
+    /// How many of them are started with the others all the same, and wait until they are added.
+    pub early_spares: usize,
     /// The mean time between two things that the operator does about the members.
     pub operator_gap_mean: Moment,
     /// Cells on one log.
@@ -217,6 +219,8 @@ impl Plan {
     fn draw_spares(&mut self, stream: &mut Stream) {
         if stream.percent(12) && !self.faults.restores {
             self.spares = stream.place(if self.nodes == 5 { 2 } else { 4 }) + 1;
+            let mut early = Stream::new(self.seed, Concern::Plan, 8);
+            self.early_spares = if early.percent(40) { early.place(self.spares) + 1 } else { 0 };
             self.operator_gap_mean = stream.one_of(&[500 * MS, 1_500 * MS, 4_000 * MS]);
         }
     }
@@ -227,6 +231,7 @@ impl Plan {
             seed,
             nodes: 3,
             spares: 0,
+            early_spares: 0,
             operator_gap_mean: 1_000 * MS,
             cells: 1,
             limits: Limits::default(),
@@ -251,6 +256,11 @@ impl Plan {
             is_model_asked: true,
             defect: None,
         }
+    }
+
+    /// Servers that are started at the beginning.
+    pub fn started(&self) -> usize {
+        self.nodes + self.early_spares.min(self.spares)
     }
 
     /// Machines for servers, those included that are not there at first.

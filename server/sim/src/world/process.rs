@@ -87,6 +87,8 @@ pub(super) struct Process {
     pub(super) landing: VecDeque<Landing>,
     /// Terms and votes likewise.
     pub(super) voting: VecDeque<(Lsn, CellId, Ballot)>,
+    /// Manifests likewise.
+    pub(super) binding: VecDeque<(Lsn, CellId)>,
     /// Terms and votes as the start has found them.
     pub(super) ballots: BTreeMap<CellId, Ballot>,
     pub(super) reads: BTreeMap<ReadId, Wish>,
@@ -216,6 +218,7 @@ impl Process {
             appended: VecDeque::new(),
             landing: VecDeque::new(),
             voting: VecDeque::new(),
+            binding: VecDeque::new(),
             ballots,
             reads: BTreeMap::new(),
             refused_reads: VecDeque::new(),
@@ -455,9 +458,8 @@ impl Process {
         let words = [20, u64::from(node.0), u64::from(cell.0), number_of_shown(report)];
         match report {
             Report::Born => {
-                around.judges.cell(cell).is_born = true;
                 let manifest = self.manifests.get(&cell).map(Vec::as_slice).unwrap_or_default();
-                around.judges.on_born(cell, manifest);
+                around.judges.on_born(cell, node, manifest);
             }
             Report::Refused { reason, .. } if reason.contains("formatted again") => {
                 around.judges.set(Mark::MemberReplaced);

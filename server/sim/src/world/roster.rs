@@ -38,11 +38,24 @@ impl CellJudges {
     }
 }
 
+fn decoded(manifest: &[u8]) -> Manifest<'_> {
+    Manifest::decode(manifest).expect("a manifest in the log is whole")
+}
+
 impl Judges {
-    /// A cell is born, by this manifest.
-    pub(super) fn on_born(&mut self, id: CellId, manifest: &[u8]) {
-        let manifest = Manifest::decode(manifest).expect("a manifest in the log is whole");
-        self.cell(id).memberships.on_born(&manifest);
+    /// A node's disk has the manifest of a cell.
+    pub(super) fn on_bound(&mut self, id: CellId, node: NodeId, manifest: &[u8]) {
+        self.cell(id).birth.on_stored(node, &decoded(manifest));
+    }
+
+    /// A node takes a cell for born, by this manifest.
+    pub(super) fn on_born(&mut self, id: CellId, node: NodeId, manifest: &[u8]) {
+        let manifest = decoded(manifest);
+        let judges = self.cell(id);
+        judges.is_born = true;
+        judges.memberships.on_born(&manifest);
+        let verdict = judges.birth.on_born(node, &manifest);
+        self.take(verdict);
     }
 
     /// A replica appends an entry, which may be a list, to a log that was like `mirror`.

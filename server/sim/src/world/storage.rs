@@ -121,7 +121,8 @@ impl Process {
                 let mirror = self.mirrors.entry(cell).or_default();
                 around.judges.on_marked(cell, mirror, head.index);
             }
-            RecordKind::Manifest | RecordKind::Born => {}
+            RecordKind::Manifest => self.binding.push_back((lsn, cell)),
+            RecordKind::Born => {}
         }
     }
 
@@ -155,6 +156,12 @@ impl Process {
         {
             self.voting.pop_front();
             around.judges.cell(cell).disks.on_ballot_durable(self.identity.node, ballot);
+        }
+        while let Some((lsn, cell)) = self.binding.front().copied()
+            && lsn <= self.log.durable()
+        {
+            self.binding.pop_front();
+            around.judges.on_bound(cell, self.identity.node, &self.manifests[&cell]);
         }
         let durable = match self.defect {
             Some(Defect::DurableBeforeWritten) => self.log.appended(),

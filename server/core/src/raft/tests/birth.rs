@@ -212,6 +212,21 @@ fn unborn_cell_says_whom_it_waits_for() {
 }
 
 #[test]
+fn whoever_waits_to_join_before_the_birth_stands_for_nobody() {
+    let mut cluster = Cluster::new(3, 11);
+    cluster.start_all();
+    cluster.member(3).disk_delay = Span::from_ms(20);
+    cluster.run_for(Span::from_ms(1));
+    let early = cluster.add_node();
+    cluster.run_for(Span::from_ms(15));
+    assert!(cluster.nodes().iter().all(|node| !cluster.raft(node.0).is_born()), "node 3 has stored nothing");
+    cluster.run_until_serving(Span::from_ms(100));
+    assert!([1, 2, 3].iter().all(|node| cluster.raft(*node).is_born()));
+    cluster.run_for(Span::from_ms(2_000));
+    assert!(cluster.raft(early.0).is_born(), "it has met the cell");
+}
+
+#[test]
 fn strangers_crowd_no_configured_member_out_of_a_node_that_waits_to_join() {
     let mut cluster = Cluster::new(3, 10);
     let early = cluster.add_node();

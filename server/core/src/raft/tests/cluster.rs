@@ -127,7 +127,7 @@ pub(super) struct Cluster {
     pub(super) now: Time,
     pub(super) members: Vec<Member>,
     /// How many were there at the birth.
-    born: u16,
+    pub(super) born: u16,
     pub(super) faults: Faults,
     pub(super) random: Random,
     pub(super) cache_bytes_max: usize,
@@ -413,6 +413,7 @@ impl Cluster {
                 let member = self.member(node.0);
                 if member.life == life && member.raft.is_some() && !member.is_disk_stuck {
                     member.on_disk(records);
+                    self.note_bound();
                     self.step(node, |raft, now, fx| raft.on_durable(append, now, fx));
                 }
             }
@@ -518,7 +519,10 @@ impl Cluster {
             RaftEvent::SnapshotWanted | RaftEvent::SnapshotTaken(_) | RaftEvent::SnapshotInstalled(_) => {
                 panic!("nobody takes snapshots here")
             }
-            RaftEvent::Born => "born".to_string(),
+            RaftEvent::Born => {
+                self.check_birth();
+                "born".to_string()
+            }
             RaftEvent::WaitsToBeAdded => "waits to be added".to_string(),
             RaftEvent::MembersChanged => return,
             RaftEvent::Removed => "removed".to_string(),

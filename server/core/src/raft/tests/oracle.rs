@@ -2,7 +2,7 @@
 //!
 //! Invariant: the oracle knows messages, records and committed entries, not how the nodes arrive at them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_wire::peer::{AppendOutcome, Ballot, PeerMessage};
 use lockstep_wire::{LogIndex, NodeId, RoundId, Term};
@@ -24,9 +24,28 @@ pub(super) struct Oracle {
     pub(super) deposed: usize,
     pub(super) handed_over: usize,
     votes: BTreeMap<(Term, NodeId), NodeId>,
+    /// Whose disk has had a manifest, whatever has become of it since.
+    bound: BTreeSet<NodeId>,
 }
 
 impl Cluster {
+    /// Some disk may have a manifest that it did not have before.
+    pub(super) fn note_bound(&mut self) {
+        let is_bound = |member: &&Member| {
+            let mut durable = member.records[..member.records_durable].iter();
+            durable.any(|(head, _)| head.kind == RecordKind::Manifest)
+        };
+        self.oracle.bound.extend(self.members.iter().filter(is_bound).map(|member| member.node));
+    }
+
+    /// Nobody takes the cell for born before everybody whom it is born with has stored the manifest.
+    pub(super) fn check_birth(&mut self) {
+        self.note_bound();
+        for node in (1..=self.born).map(NodeId) {
+            assert!(self.oracle.bound.contains(&node), "born, and node {node} has not stored the manifest");
+        }
+    }
+
     /// A read that joined a round sees everything that anybody had seen committed when it was asked for.
     pub(super) fn check_round(&mut self, node: NodeId, raft: &Raft, round: RoundId) {
         assert!(raft.is_serving(), "only a serving leader's rounds are confirmed");
