@@ -15,6 +15,7 @@ use lockstep_wire::{CellId, Epoch, LogIndex, NodeId, Nonce, SessionId, Term};
 
 use crate::mark::{Lookout, Mark, Marks};
 use crate::oracle::beat::{Beats, ServerLife};
+use crate::oracle::birth::Birth;
 use crate::oracle::commitment::Commitment;
 use crate::oracle::durability::Acknowledgements;
 use crate::oracle::election::Elections;
@@ -24,7 +25,6 @@ use crate::oracle::leadership::Leadership;
 use crate::oracle::line::Lines;
 use crate::oracle::majority::{Ballot, Disks};
 use crate::oracle::matching::Matching;
-use crate::oracle::birth::Birth;
 use crate::oracle::membership::Memberships;
 use crate::oracle::nonce::Nonces;
 use crate::oracle::once::Once;
