@@ -314,7 +314,7 @@ async fn carry_out(
 ) -> Result<(), Error> {
     let end = Instant::now() + args.cluster.timeout;
     let mut conflict_end = wait_end;
-    let mut unknown = None;
+    let (mut unknown, mut is_patient) = (None, false);
     loop {
         let (end, error) = match try_once(args, cell, change, wish).await {
             Ok(Tried::Done) => return Ok(()),
@@ -324,7 +324,13 @@ async fn carry_out(
                 let trouble = "the node handed over, too late for its removal".to_owned();
                 (end, Error::NoCluster { what, trouble })
             }
-            Err(error @ Error::Refused { status: Status::Conflict, .. }) => (conflict_end, error),
+            Err(error @ Error::Refused { status: Status::Conflict, .. }) => {
+                let left = conflict_end.saturating_duration_since(Instant::now());
+                if left > MOMENT && !std::mem::replace(&mut is_patient, true) {
+                    complain(&format!("{error}; trying again for {} s", left.as_secs()));
+                }
+                (conflict_end, error)
+            }
             Err(
                 error @ (Error::Refused {
                     status: Status::NotLeader | Status::NoQuorum | Status::ShuttingDown,
