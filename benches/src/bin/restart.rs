@@ -59,7 +59,7 @@ const SLICE_MAX: Duration = Duration::from_millis(2);
 const DELAY_US_MAX: f64 = 2_000.0;
 /// The longest time of an entry that is told apart, in ns.
 const ENTRY_NS_MAX: u64 = 1_000_000_000;
-/// Steps of constant work between two slices, which take about as long as a slice.
+/// Steps of constant work before a slice, which take about as long as that.
 const CONSTANT_WORK: u64 = 400_000;
 /// Pairs of entries between two slices: a thousand a piece are what a busy cell applies while the disk takes one.
 const BETWEEN_SLICES: usize = 500;
@@ -225,7 +225,7 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
 fn print_longest(what: &str, snapshots: &[&[Duration]]) -> Duration {
     let mut all = snapshots.concat();
     all.sort_unstable();
-    let longest = snapshots.iter().map(|times| *times.iter().max().expect("a snapshot has several slices"));
+    let longest = snapshots.iter().map(|times| *times.iter().max().expect("a snapshot has a slice"));
     let mut longest: Vec<Duration> = longest.collect();
     longest.sort_unstable();
     let us: Vec<String> = longest.iter().map(|longest| longest.as_micros().to_string()).collect();
@@ -253,6 +253,9 @@ fn write_in_slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotI
     bench.table.begin_snapshot();
     let mut number = 0;
     loop {
+        let begun = Instant::now();
+        constant_work();
+        constant.push(begun.elapsed());
         let (begun, work_begun) = (Instant::now(), worked_so_far());
         let room = SNAPSHOT_PIECE_BYTES_MAX - piece.len();
         let is_last = bench.table.write_snapshot(&mut piece, room.min(SNAPSHOT_SLICE_BYTES));
@@ -269,9 +272,6 @@ fn write_in_slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotI
         if is_last {
             break;
         }
-        let begun = Instant::now();
-        constant_work();
-        constant.push(begun.elapsed());
         for _ in 0..BETWEEN_SLICES {
             let (client, name, hold) = clients.next_hold();
             bench.retake(client, &name, hold);
@@ -281,7 +281,7 @@ fn write_in_slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotI
     Sliced { elapsed, worked, constant }
 }
 
-/// Needs no memory: only somebody else's work makes it longer at one time than at another.
+/// Needs no memory: what makes it longer at one time than at another is the machine.
 fn constant_work() {
     let steps =
         (0..CONSTANT_WORK).fold(1_u64, |seen, step| (seen ^ step).wrapping_mul(0x9e37_79b9_7f4a_7c15));

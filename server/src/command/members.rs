@@ -73,15 +73,12 @@ enum Change {
     },
 }
 
-/// How long a new leader may take to hear its members, and a change that is under way to be committed.
-const MOMENT: Duration = Duration::from_secs(1);
-
 impl Change {
     /// For how long the state of a cell may stand against it, in all cells together.
     fn wait(&self) -> Duration {
         match self {
             Change::Promote { wait, .. } => *wait,
-            Change::Add { .. } | Change::Remove { .. } | Change::Move { .. } => MOMENT,
+            Change::Add { .. } | Change::Remove { .. } | Change::Move { .. } => Duration::ZERO,
         }
     }
 }
@@ -313,7 +310,7 @@ async fn carry_out(
     wait_end: Instant,
 ) -> Result<(), Error> {
     let end = Instant::now() + args.cluster.timeout;
-    let mut conflict_end = wait_end;
+    let mut conflict_end = wait_end.max(Instant::now() + status::MOMENT);
     let (mut unknown, mut is_patient) = (None, false);
     loop {
         let (end, error) = match try_once(args, cell, change, wish).await {
@@ -326,7 +323,7 @@ async fn carry_out(
             }
             Err(error @ Error::Refused { status: Status::Conflict, .. }) => {
                 let left = conflict_end.saturating_duration_since(Instant::now());
-                if left > MOMENT && !std::mem::replace(&mut is_patient, true) {
+                if left > status::MOMENT && !std::mem::replace(&mut is_patient, true) {
                     complain(&format!("{error}; trying again for {} s", left.as_secs()));
                 }
                 (conflict_end, error)

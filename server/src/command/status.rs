@@ -24,6 +24,9 @@ const HASTE: Duration = Duration::from_millis(500);
 
 /// How long to wait before a leader is looked for again.
 pub(super) const AGAIN: Duration = Duration::from_millis(200);
+/// How long a leader may take to hear whoever has just come back, or all when it is new, and a change of the members that is
+/// under way to be committed: what a cell refuses for such a reason is asked for again until then.
+pub(super) const MOMENT: Duration = Duration::from_secs(1);
 
 /// What is said of a cell that has yet to be born.
 pub(super) const UNBORN: &str = "not born yet; every one of its members must be up together once";

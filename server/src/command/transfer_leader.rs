@@ -1,10 +1,13 @@
 //! `lockstep transfer-leader`: has the leader of a cell hand over to another member.
 //!
-//! Invariant: the leader is asked once, and exit code 0 means that the member that was wished for leads.
+//! Invariant: a leader is asked again only while it says that nothing was begun, and exit code 0 means that the member that was
+//! wished for leads.
+
+use std::time::Instant;
 
 use clap::Args;
 use lockstep_client::{Error, transfer_leader};
-use lockstep_wire::{CellId, NodeId, Term};
+use lockstep_wire::{CellId, NodeId, Status, Term};
 use serde_json::json;
 
 use super::{Cluster, complain, exit, print, status};
@@ -27,11 +30,19 @@ pub(crate) struct TransferLeaderArgs {
 
 pub(super) async fn run(args: TransferLeaderArgs) -> Result<u8, Error> {
     let (cell, to) = (CellId(args.cell), args.to.map(NodeId));
-    let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
-    let from = leading.node;
-    let (leader, term) = match to {
-        Some(to) if to == from => (from, leading.term),
-        _ => transfer_leader(&address, cell, to, args.cluster.timeout).await?,
+    let patience_end = Instant::now() + status::MOMENT;
+    let (from, (leader, term)) = loop {
+        let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
+        let from = leading.node;
+        if to == Some(from) {
+            break (from, (from, leading.term));
+        }
+        match transfer_leader(&address, cell, to, args.cluster.timeout).await {
+            Err(Error::Refused { status: Status::NoQuorum, .. }) if Instant::now() < patience_end => {
+                tokio::time::sleep(status::AGAIN).await;
+            }
+            moved => break (from, moved?),
+        }
     };
     if args.json {
         let json = json!({ "cell": cell.0, "from": from.0, "leader": leader.0, "term": term.to_string() });

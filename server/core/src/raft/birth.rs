@@ -188,9 +188,12 @@ impl Raft {
         if hello.birth.is_none() && self.is_born() && !mutant::is(Mutant::WipedNodeVotes) {
             return match self.birth.manifest.as_ref().is_some_and(|manifest| manifest.has(from)) {
                 true => self.on_hello_from_before(at, fx),
-                // It joins, and must know what; before the birth it was none of the members.
+                // It joins, and must know what; before the birth it was none of the members. It takes a manifest from nobody
+                // who has not said hello since the birth.
                 false => {
+                    self.peers[at].hello = None;
                     self.peers[at].refused = None;
+                    self.send_hello(at, now, fx);
                     self.send_manifest_to(from, fx);
                 }
             };
@@ -295,7 +298,7 @@ impl Raft {
             Some(_) if self.birth.is_born && !hello.is_born => {
                 fx.send(self.peers[at].node, Lane::Control, self.config.cell, &PeerMessage::Born { birth });
             }
-            Some(_) if hello.is_born => self.be_born(birth, now, fx),
+            Some(_) if hello.is_born && !self.is_lowest() => self.be_born(birth, now, fx),
             Some(_) => {
                 self.peers[at].is_confirmed = true;
                 self.finish_if_all_confirmed(now, fx);
@@ -452,7 +455,6 @@ impl Raft {
     fn join(&mut self, now: Time, fx: &mut Effects) {
         let birth = self.birth.manifest.as_ref().expect("it is durable").birth;
         self.be_born(birth, now, fx);
-        self.birth.say_joined_at = now;
         for at in (0..self.peers.len()).filter(|at| self.peers[*at].is_linked).collect::<Vec<_>>() {
             self.send_hello(at, now, fx);
         }
@@ -486,16 +488,17 @@ impl Raft {
         }
     }
 
-    /// Another member knows that the cell is born.
+    /// Another member knows that the cell is born. The lowest believes nobody but its own disk.
     fn be_born(&mut self, birth: BirthId, now: Time, fx: &mut Effects) {
         let is_ours = self.birth.manifest.as_ref().is_some_and(|manifest| manifest.birth == birth);
-        if !is_ours || !self.birth.is_manifest_durable || self.birth.is_born {
+        if !is_ours || !self.birth.is_manifest_durable || self.birth.is_born || self.is_lowest() {
             return;
         }
         if !self.birth.is_born_appended {
             self.append_born(now, fx);
         }
         self.birth.is_born = true;
+        self.birth.say_joined_at = now;
         self.events.push_back(RaftEvent::Born);
         self.arm_election(now);
     }

@@ -281,6 +281,9 @@ impl World {
         if let Some(node) = self.straggler(cell) {
             return Some(format!("node {node} was removed from cell {cell} and has not ended"));
         }
+        if let Some(node) = self.stranded_joiner(cell) {
+            return Some(format!("node {node} waits to join cell {cell}, which is born, and has not met it"));
+        }
         let is_whole = |node: &usize| self.is_whole(*node) && self.is_member(*node, cell);
         for node in (0..self.nodes.len()).filter(is_whole) {
             let applied = self.nodes[node].cell(cell).map(|cell| cell.applied());

@@ -187,6 +187,16 @@ impl World {
         }
     }
 
+    /// A node that is to join a cell, runs, and should know that it is born, whether anybody adds it or not.
+    pub(super) fn stranded_joiner(&self, cell: CellId) -> Option<usize> {
+        let (_, judges) = self.judges.each_cell().find(|(id, _)| *id == cell)?;
+        (self.plan.nodes..self.nodes.len()).find(|node| {
+            let is_free = !judges.memberships.has_removed(Plan::node_id(*node));
+            let is_unborn = |cell: &Cell| !cell.raft().is_born();
+            is_free && self.is_whole(*node) && self.nodes[*node].cell(cell).is_some_and(is_unborn)
+        })
+    }
+
     /// A node that was removed from a cell, runs, and should have heard of it: its log names a member that is there.
     pub(super) fn straggler(&self, cell: CellId) -> Option<usize> {
         let (_, judges) = self.judges.each_cell().find(|(id, _)| *id == cell)?;

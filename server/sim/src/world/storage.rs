@@ -164,7 +164,8 @@ impl Process {
             around.judges.on_bound(cell, self.identity.node, &self.manifests[&cell]);
         }
         let durable = match self.defect {
-            Some(Defect::DurableBeforeWritten) => self.log.appended(),
+            // The birth is not what is tried.
+            Some(Defect::DurableBeforeWritten) if self.binding.is_empty() => self.log.appended(),
             _ => self.log.durable(),
         };
         while let Some((lsn, cell, append)) = self.appended.front().copied()

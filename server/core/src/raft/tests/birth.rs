@@ -227,6 +227,25 @@ fn whoever_waits_to_join_before_the_birth_stands_for_nobody() {
 }
 
 #[test]
+fn whoever_waits_to_join_is_bound_whenever_it_came() {
+    for (count, disk_delay_ms) in [(1, 5), (1, 20), (3, 5), (3, 20)] {
+        for came_at_ms in 0..45 {
+            let mut cluster = Cluster::new(count, came_at_ms);
+            cluster.start_all();
+            for node in 1..=count {
+                cluster.member(node).disk_delay = Span::from_ms(disk_delay_ms);
+            }
+            cluster.run_for(Span::from_ms(came_at_ms));
+            let joiner = cluster.add_node();
+            cluster.run_until_serving(Span::from_ms(3_000));
+            cluster.run_for(Span::from_ms(1_500));
+            let what = format!("{count} members, disks of {disk_delay_ms} ms, it came after {came_at_ms} ms");
+            assert!(cluster.raft(joiner.0).is_born(), "{what}");
+        }
+    }
+}
+
+#[test]
 fn strangers_crowd_no_configured_member_out_of_a_node_that_waits_to_join() {
     let mut cluster = Cluster::new(3, 10);
     let early = cluster.add_node();
