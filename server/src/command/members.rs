@@ -174,9 +174,11 @@ async fn wish_of(
         Change::Add { node: address } => {
             let cell = args.cell.map_or(Config::FIRST_CELL, CellId);
             let new = members_of(address, cell, args.cluster.timeout).await?;
-            let role = status_of(address, cell, args.cluster.timeout).await?.role;
-            if let Some(reason) = cells.iter().find_map(|seen| misfit(&seen.members, &new, &role)) {
-                return Ok(Err(reason));
+            for seen in cells {
+                let role = status_of(address, seen.cell, args.cluster.timeout).await?.role;
+                if let Some(reason) = misfit(&seen.members, &new, &role) {
+                    return Ok(Err(reason));
+                }
             }
             MemberWish::AddLearner {
                 node: new.node,

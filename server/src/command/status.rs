@@ -51,10 +51,13 @@ pub(super) async fn run(args: StatusArgs) -> Result<u8, Error> {
     for route in routes {
         cells.entry(route.cell).or_default().push(route.namespace);
     }
-    let mut all = Vec::new();
+    let mut asking = JoinSet::new();
     for (cell, namespaces) in cells {
-        all.push((cell, namespaces, ask(&args.cluster, cell).await));
+        let cluster = args.cluster.clone();
+        asking.spawn(async move { (cell, namespaces, ask(&cluster, cell).await) });
     }
+    let mut all = asking.join_all().await;
+    all.sort_unstable_by_key(|(cell, ..)| *cell);
     if args.json {
         let cells: Vec<Value> =
             all.iter().map(|(cell, names, members)| as_json(*cell, names, members)).collect();
@@ -73,8 +76,8 @@ pub(super) async fn ask(cluster: &Cluster, cell: CellId) -> Members {
     ask_until(cluster, cell, |_| false).await
 }
 
-/// The member that leads, and where: as soon as a majority has answered, none of it in a newer term. Nobody waits for
-/// members that are silent.
+/// The member that leads, and where: as soon as a majority has answered, or all that the leader hears, nobody in a newer term.
+/// Nobody waits for members that are silent.
 pub(super) async fn find_leader(cluster: &Cluster, cell: CellId) -> Result<(String, StatusInfo), Error> {
     leader_of(cell, &ask_until(cluster, cell, is_settled).await)
 }
@@ -124,13 +127,18 @@ fn unled(members: &Members) -> String {
     format!("nobody who was asked leads it; {}", said.collect::<Vec<_>>().join("; "))
 }
 
-/// Whether it is known who leads: whoever says so of himself, with a majority that knows of no newer term.
+/// Whether it is known who leads: whoever says so of himself, with a majority that knows of no newer term. Learners are among
+/// the members, so that a majority of the voters may be less than half of all: those whom the leader hears are enough as well.
+/// One that stood still hears nobody when it goes on.
 fn is_settled(members: &Members) -> bool {
     let Some(leader) = leader(members) else { return false };
     let heard = members.values().flatten();
     let behind: BTreeSet<NodeId> =
         heard.clone().filter(|status| status.term <= leader.term).map(|status| status.node).collect();
-    behind.len() > leader.members.len() / 2 && heard.into_iter().all(|status| status.term <= leader.term)
+    let mut followers = leader.members.iter().filter(|it| it.is_heard && it.node != leader.node).peekable();
+    let are_enough = behind.len() > leader.members.len() / 2
+        || (followers.peek().is_some() && followers.all(|it| behind.contains(&it.node)));
+    are_enough && heard.into_iter().all(|status| status.term <= leader.term)
 }
 
 /// Asks the endpoints, and every member that one of them names, all at once; until all have answered or could not, or it
@@ -369,13 +377,14 @@ mod tests {
 
     #[test]
     fn who_leads_is_known_when_a_majority_has_answered_and_none_is_ahead() {
-        let member = |node| MemberInfo {
+        let member = |node, is_heard| MemberInfo {
             node: NodeId(node),
             address: String::new(),
-            is_heard: false,
+            is_heard,
             matched: LogIndex(0),
         };
-        let leader = StatusInfo { members: (1..=3).map(member).collect(), ..status(1, "leader") };
+        let members = (1..=3).map(|node| member(node, true)).collect();
+        let leader = StatusInfo { members, ..status(1, "leader") };
         let mut members = Members::from([("a:1".to_owned(), Ok(leader.clone()))]);
         assert!(!is_settled(&members), "it may have been deposed long ago");
         members.insert("localhost:1".to_owned(), Ok(leader));
@@ -385,6 +394,17 @@ mod tests {
         members.insert("c:1".to_owned(), Ok(StatusInfo { term: Term(5), ..status(3, "candidate") }));
         assert!(!is_settled(&members));
         assert!(!is_settled(&Members::from([("b:1".to_owned(), Ok(status(2, "follower")))])));
+        // A voter and a learner are away.
+        let members = (1..=4).map(|node| member(node, node <= 2)).collect();
+        let leader = StatusInfo { members, ..status(1, "leader") };
+        let mut members = Members::from([("a:1".to_owned(), Ok(leader))]);
+        assert!(!is_settled(&members));
+        members.insert("b:1".to_owned(), Ok(status(2, "follower")));
+        assert!(is_settled(&members));
+        // It has stood still.
+        let members = (1..=4).map(|node| member(node, node <= 1)).collect();
+        let leader = StatusInfo { members, ..status(1, "leader") };
+        assert!(!is_settled(&Members::from([("a:1".to_owned(), Ok(leader))])));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, Place, SEGMENT_MIB, config, free_port};
 use crate::load::Load;
 use crate::process::{PROGRAM, format, run};
-use crate::snapshot::go_around;
+use crate::snapshot::{await_said, go_around};
 use crate::{PATIENCE, until};
 
 const CELL: CellId = CellId(0);
@@ -56,9 +56,12 @@ impl Cluster {
         out
     }
 
-    /// What the command says of the members of a cell.
+    /// What the command says of the members of a cell, once there is somebody who leads.
     fn listed(&self, cell: usize) -> Vec<Value> {
-        let text = self.must(&["--json"]);
+        let text = until("every cell has a leader", PATIENCE, || {
+            let (is_led, out, _) = self.members(&["--json"]);
+            is_led.then_some(out)
+        });
         let json: Value = serde_json::from_str(&text).expect("it is JSON");
         json["cells"][cell]["members"].as_array().expect("a list").clone()
     }
@@ -169,6 +172,33 @@ fn a_cell_without_a_leader_is_not_passed_over_by_the_word_of_one_that_knows_less
     }
     let (status, said) = cluster.wait(four, PATIENCE);
     assert_eq!(status.code(), Some(70), "{said}");
+}
+
+/// It has met one cell, and is configured as if it had been there at the birth of the other one.
+#[test]
+fn a_node_that_waits_to_join_one_cell_alone_is_not_added() {
+    let mut cluster = Cluster::format(3, 1, "cells = 2");
+    cluster.start_all();
+    for cell in 0..2 {
+        cluster.leader(CellId(cell));
+    }
+    let new = cluster.add_place("cells = 1");
+    await_said(&mut cluster, new, "this node waits to be added");
+    cluster.kill(new);
+    let place = &cluster.places[new];
+    std::fs::write(&place.config, config(place, &cluster.places, "cells = 2"))
+        .expect("a file can be written");
+    let address = place.client.to_string();
+    cluster.start_node(new);
+    let refused = until("it is refused", PATIENCE, || {
+        let (is_done, _, err) = cluster.members(&["add", &address]);
+        assert!(!is_done, "{err}");
+        err.contains("does not wait to join").then_some(err)
+    });
+    assert!(refused.contains("nothing was changed"), "{refused}");
+    for cell in 0..2 {
+        assert_eq!(cluster.voters(cell), [1, 2, 3]);
+    }
 }
 
 /// One of the two that would have to agree stands still, and is not missed yet.

@@ -69,7 +69,7 @@ pub(crate) fn go_around(cluster: &Cluster, at: usize) {
 
 /// Waits until a node has said something to its operator.
 #[track_caller]
-fn await_said(cluster: &mut Cluster, at: usize, words: &str) {
+pub(crate) fn await_said(cluster: &mut Cluster, at: usize, words: &str) {
     until(words, PATIENCE, || cluster.process(at).complained().contains(words).then_some(()));
 }
 
