@@ -22,6 +22,9 @@ const MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Likewise for somebody who has waited already.
 const HASTE: Duration = Duration::from_millis(500);
 
+/// Cells that are asked about at once: each member that is asked takes a thread and a few descriptors.
+const CELLS_AT_ONCE: usize = 8;
+
 /// How long to wait before a leader is looked for again.
 pub(super) const AGAIN: Duration = Duration::from_millis(200);
 /// How long a leader may take to hear whoever has just come back, or all when it is new, and a change of the members that is
@@ -51,12 +54,19 @@ pub(super) async fn run(args: StatusArgs) -> Result<u8, Error> {
     for route in routes {
         cells.entry(route.cell).or_default().push(route.namespace);
     }
-    let mut asking = JoinSet::new();
+    let (mut all, mut asking) = (Vec::new(), JoinSet::new());
     for (cell, namespaces) in cells {
+        if asking.len() == CELLS_AT_ONCE {
+            all.extend(asking.join_next().await);
+        }
         let cluster = args.cluster.clone();
         asking.spawn(async move { (cell, namespaces, ask(&cluster, cell).await) });
     }
-    let mut all = asking.join_all().await;
+    while let Some(answer) = asking.join_next().await {
+        all.push(answer);
+    }
+    let mut all: Vec<_> =
+        all.into_iter().map(|it| it.expect("asking does not panic and is not cancelled")).collect();
     all.sort_unstable_by_key(|(cell, ..)| *cell);
     if args.json {
         let cells: Vec<Value> =

@@ -1,7 +1,7 @@
 //! `lockstep transfer-leader`: has the leader of a cell hand over to another member.
 //!
-//! Invariant: a leader is asked again only while it says that nothing was begun, and exit code 0 means that the member that was
-//! wished for leads.
+//! Invariant: leadership moves once, whoever moves it; a leader that refuses is asked again for a moment only, and exit code 0
+//! means that the member that was wished for leads.
 
 use std::time::Instant;
 
@@ -30,13 +30,15 @@ pub(crate) struct TransferLeaderArgs {
 
 pub(super) async fn run(args: TransferLeaderArgs) -> Result<u8, Error> {
     let (cell, to) = (CellId(args.cell), args.to.map(NodeId));
-    let patience_end = Instant::now() + status::MOMENT;
+    let (mut first, mut patience_end) = (None, None);
     let (from, (leader, term)) = loop {
         let (address, leading) = status::wait_for_leader(&args.cluster, cell).await?;
-        let from = leading.node;
-        if to == Some(from) {
-            break (from, (from, leading.term));
+        let from = *first.get_or_insert(leading.node);
+        // Somebody else may have moved it meanwhile: once more would be too much.
+        if to.map_or(leading.node != from, |to| leading.node == to) {
+            break (from, (leading.node, leading.term));
         }
+        let patience_end = *patience_end.get_or_insert_with(|| Instant::now() + status::MOMENT);
         match transfer_leader(&address, cell, to, args.cluster.timeout).await {
             Err(Error::Refused { status: Status::NoQuorum, .. }) if Instant::now() < patience_end => {
                 tokio::time::sleep(status::AGAIN).await;
