@@ -61,6 +61,9 @@ const DELAY_US_MAX: f64 = 2_000.0;
 const ENTRY_NS_MAX: u64 = 1_000_000_000;
 /// Steps of constant work before a slice, which take about as long as that.
 const CONSTANT_WORK: u64 = 400_000;
+/// Reads, likewise, and the places that they go around: 256 MiB of them.
+const CONSTANT_READS: u32 = 1_600;
+const PLACES: u32 = 1 << 26;
 /// Pairs of entries between two slices: a thousand a piece are what a busy cell applies while the disk takes one.
 const BETWEEN_SLICES: usize = 500;
 
@@ -203,8 +206,9 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
 /// does meanwhile is in both, at random: the longest slice is judged by the median over the snapshots, and beside it stands
 /// what work that is always the same took at the longest.
 fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
+    let memory = places_to_read();
     let sliced: Vec<Sliced> =
-        (0..SNAPSHOTS_SLICED).map(|_| write_in_slices(bench, clients, snapshot)).collect();
+        (0..SNAPSHOTS_SLICED).map(|_| write_in_slices(bench, clients, snapshot, &memory)).collect();
     let count: usize = sliced.iter().map(|sliced| sliced.elapsed.len()).sum();
     println!("a slice of a snapshot, {count} of {SNAPSHOTS_SLICED} snapshots");
     let of = |times: fn(&Sliced) -> &Vec<Duration>| sliced.iter().map(|it| &**times(it)).collect::<Vec<_>>();
@@ -219,6 +223,7 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
         );
     }
     print_longest("constant work between them, by the clock", &of(|it| &it.constant));
+    print_longest("constant reads between them, by the clock", &of(|it| &it.reading));
 }
 
 /// Prints what slices took, or what stands beside them; gives the longest, the median over the snapshots.
@@ -245,17 +250,22 @@ struct Sliced {
     worked: Vec<Duration>,
     /// What [`constant_work`] took between them.
     constant: Vec<Duration>,
+    /// Likewise [`constant_reads`].
+    reading: Vec<Duration>,
 }
 
-fn write_in_slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) -> Sliced {
-    let Sliced { mut elapsed, mut worked, mut constant } = Sliced::default();
+fn write_in_slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId, memory: &[u32]) -> Sliced {
+    let Sliced { mut elapsed, mut worked, mut constant, mut reading } = Sliced::default();
     let (mut piece, mut copy, mut framed) = (Vec::new(), Vec::new(), Vec::new());
     bench.table.begin_snapshot();
-    let mut number = 0;
+    let (mut number, mut place) = (0, 0);
     loop {
         let begun = Instant::now();
         constant_work();
         constant.push(begun.elapsed());
+        let begun = Instant::now();
+        place = constant_reads(memory, place);
+        reading.push(begun.elapsed());
         let (begun, work_begun) = (Instant::now(), worked_so_far());
         let room = SNAPSHOT_PIECE_BYTES_MAX - piece.len();
         let is_last = bench.table.write_snapshot(&mut piece, room.min(SNAPSHOT_SLICE_BYTES));
@@ -278,7 +288,7 @@ fn write_in_slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotI
         }
     }
     while bench.table.free_some() {}
-    Sliced { elapsed, worked, constant }
+    Sliced { elapsed, worked, constant, reading }
 }
 
 /// Needs no memory: what makes it longer at one time than at another is the machine.
@@ -286,6 +296,18 @@ fn constant_work() {
     let steps =
         (0..CONSTANT_WORK).fold(1_u64, |seen, step| (seen ^ step).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     black_box(steps);
+}
+
+/// Goes through memory as a slice does, from one place to another that is not near: each read waits for the one before. Gives
+/// where to go on.
+fn constant_reads(memory: &[u32], place: u32) -> u32 {
+    (0..CONSTANT_READS).fold(place, |place, _| memory[place as usize])
+}
+
+/// Memory for [`constant_reads`]: each place has the next one, and all are on one way around.
+fn places_to_read() -> Vec<u32> {
+    // A full period for any power of two, whose low bits go around slowly: places that follow each other are far apart.
+    (0..PLACES).map(|place| place.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f) % PLACES).collect()
 }
 
 /// How long this thread has had a processor.
