@@ -306,7 +306,8 @@ fn constant_reads(memory: &[u32], place: u32) -> u32 {
 
 /// Memory for [`constant_reads`]: each place has the next one, and all are on one way around.
 fn places_to_read() -> Vec<u32> {
-    // A full period for any power of two, whose low bits go around slowly: places that follow each other are far apart.
+    // A linear congruential generator has its full period here, because the increment is odd and the factor 1 modulo 4; places
+    // that follow each other are far apart.
     (0..PLACES).map(|place| place.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f) % PLACES).collect()
 }
 

@@ -625,7 +625,8 @@ impl Raft {
         self.is_born() && self.peers[at].is_linked && self.peers[at].hello.is_some()
     }
 
-    /// Whether this leader has not heard the peer for longer than an election timeout, and has led and had it as a member for so long.
+    /// Whether this leader has not heard the peer for longer than an election timeout, and has led and had it as a member for
+    /// so long.
     fn is_silent(&self, peer: &Peer, now: Time) -> bool {
         now.since(peer.progress.heard_at) > self.config.election_max
     }
