@@ -12,7 +12,7 @@ use lockstep_wire::hello::{Hello, HelloReply, PROTOCOL, Role};
 use lockstep_wire::limit::{REPLY_FRAME_BYTES_MAX, TTL_MS_MAX};
 use lockstep_wire::reply::Reply;
 use lockstep_wire::request::{Request, kind};
-use lockstep_wire::{CellId, ClusterId, Correlation, LogIndex, Nonce, SnapshotId, Status, Term};
+use lockstep_wire::{CellId, ClusterId, Correlation, LogIndex, Nonce, Status, Term};
 
 /// The cell that is asked.
 pub(crate) const CELL: CellId = CellId(0);
@@ -89,33 +89,6 @@ pub fn status(member: SocketAddr) -> anyhow::Result<MemberStatus> {
         }),
         other => bail!("{other:?}"),
     })
-}
-
-/// A question for a snapshot that is not answered yet: the member takes one that has everything applied by now.
-pub struct Saving(Asking);
-
-impl Saving {
-    /// Asks the leader.
-    ///
-    /// # Errors
-    /// When it does not take the question.
-    pub fn begin(leader: SocketAddr) -> anyhow::Result<Saving> {
-        let mut asking = Asking::begin(leader)?;
-        asking.send(&Request::SaveSnapshot { snapshot: SnapshotId::default(), piece: 0 })?;
-        Ok(Saving(asking))
-    }
-
-    /// Waits until the snapshot is whole. Its pieces are not fetched.
-    ///
-    /// # Errors
-    /// When it is not in time, or refused.
-    pub fn wait(mut self, patience: Duration) -> anyhow::Result<()> {
-        self.0.stream.set_read_timeout(Some(patience))?;
-        self.0.hear(|frame| match Reply::decode(frame)? {
-            Reply::SavedPiece(_) => Ok(()),
-            other => bail!("the leader takes no snapshot: {other:?}"),
-        })
-    }
 }
 
 /// A welcomed connection.

@@ -1,34 +1,27 @@
 //! What a snapshot costs a node under load: windows of one run, with a snapshot being written and without, take turns.
 //!
-//! A window with a snapshot lasts from when its file appears until it is whole; the next one without lasts as long. What
-//! follows a snapshot for a moment, when its copies and the file of an older one go, is neither and shown by itself. Invariants:
-//! a write belongs to the window in which it was due, and to one only; whatever is waited for has a bound. Deliberately
-//! absent: how the load is driven, and what is printed.
+//! The snapshots are those that the node's log asks for, as it always does: nobody hastens them, for one that is asked for
+//! makes the next come sooner, and leaves little time without any. A window with a snapshot lasts from when its file
+//! appears until it is whole; what follows for a moment, when its copies and the file of an older one go, is neither and shown
+//! by itself; from then until the next one is a window without. Invariants: a write belongs to the window in which it was due,
+//! and to one only; whatever is waited for has a bound. Deliberately absent: how the load is driven, and what is printed.
 
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
 
 use crate::pace::{Course, Sample};
 use crate::process::Process;
-use crate::question::Saving;
 
 /// Between two looks for the file of a snapshot.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long a snapshot that was asked for may take to begin, and to be written.
-const BEGIN_MAX: Duration = Duration::from_secs(20);
-const WRITE_MAX: Duration = Duration::from_secs(60);
-/// A snapshot that begins so soon after another one belongs to it, and how many may do so.
-const AT_ONCE: Duration = Duration::from_millis(100);
-const AT_ONCE_MAX: usize = 4;
 /// What follows a snapshot.
 const AFTER: Duration = Duration::from_millis(500);
-/// A window without a snapshot is as long as the snapshot before it, within these bounds.
-const WITHOUT_MIN: Duration = Duration::from_millis(200);
-const WITHOUT_MAX: Duration = Duration::from_secs(15);
+/// What is shorter tells nothing.
+const SPAN_MIN: Duration = Duration::from_millis(200);
 /// The longest latency that is told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -68,14 +61,12 @@ impl Window {
     }
 }
 
-/// Who makes a node take snapshots and notices when it does.
+/// Who notices when a node takes snapshots.
 pub struct Watch<'a> {
     /// The node.
     pub process: &'a Process,
     /// The file that is there while a snapshot is being written.
     pub staging: PathBuf,
-    /// Has a snapshot taken.
-    pub ask: &'a dyn Fn() -> anyhow::Result<Saving>,
     /// Whether there is load.
     pub is_loaded: &'a dyn Fn() -> bool,
 }
@@ -86,69 +77,48 @@ impl Watch<'_> {
     /// # Errors
     /// When it has none in time.
     pub fn wait_for_pace(&self, course: &Course, patience: Duration) -> anyhow::Result<f64> {
-        self.wait("the load has no pace", Instant::now() + patience, &|_| course.pace().is_some())?;
-        Ok(course.pace().expect("it was there"))
+        self.comes_by(Instant::now() + patience, &|_| course.pace().is_some())?;
+        course.pace().context("the load has no pace in time; is the disk busy, or full?")
     }
 
-    /// Windows that take turns: so many of each kind, or as many as fit before the deadline.
+    /// Windows that take turns: so many of each kind, or as many as are over before the deadline.
     ///
     /// # Errors
-    /// When a snapshot does not begin or end in time, or the load has ended.
+    /// When there is none before the deadline, or the load has ended.
     pub fn run(&self, pairs: usize, deadline: Instant) -> anyhow::Result<Vec<Window>> {
         let mut windows = Vec::new();
-        // The first one is not counted: it says how long the others are.
-        let mut span = self.snapshot(&mut Vec::new())?;
-        for _ in 0..pairs {
-            let quiet = span.clamp(WITHOUT_MIN, WITHOUT_MAX);
-            if Instant::now() + quiet + span + AFTER > deadline {
-                break;
-            }
-            // The log may have asked for one of its own.
-            let deadline = Instant::now() + WRITE_MAX;
-            self.wait("a snapshot is not whole", deadline, &|watch| !watch.is_writing())?;
-            let window = self.begin(Kind::Without)?;
-            let until = window.from + quiet;
-            // A snapshot that nobody here has asked for ends it early.
-            self.comes_by(until, &Watch::is_writing)?;
-            windows.push(self.end(window)?);
-            span = self.snapshot(&mut windows)?;
+        // What came before the first snapshot is not like what comes after one.
+        self.window(Kind::Without, deadline)?;
+        self.window(Kind::Meanwhile, deadline)?;
+        for kind in [Kind::After, Kind::Without, Kind::Meanwhile].repeat(pairs) {
+            let Some(window) = self.window(kind, deadline)? else { break };
+            windows.push(window);
+        }
+        if windows.iter().all(|window| window.kind != Kind::Meanwhile) {
+            bail!(
+                "no two snapshots were written in time: a higher --rate, or smaller segments, has them sooner"
+            );
         }
         Ok(windows)
     }
 
-    /// Has a snapshot taken, and says for how long it was written. Should another one follow it at once, that counts as well.
-    fn snapshot(&self, windows: &mut Vec<Window>) -> anyhow::Result<Duration> {
-        let saving = (self.ask)()?;
-        let deadline = Instant::now() + BEGIN_MAX;
-        self.wait("no snapshot has begun", deadline, &Watch::is_writing)?;
-        let mut span = Duration::ZERO;
-        for _ in 0..AT_ONCE_MAX {
-            let window = self.begin(Kind::Meanwhile)?;
-            let deadline = window.from + WRITE_MAX;
-            self.wait("a snapshot is not whole", deadline, &|watch| !watch.is_writing())?;
-            let window = self.end(window)?;
-            span += window.until - window.from;
-            windows.push(window);
-            let after = self.begin(Kind::After)?;
-            let until = after.from + AFTER;
-            self.comes_by(until, &Watch::is_writing)?;
-            let after = self.end(after)?;
-            windows.push(after);
-            if after.until - after.from > AT_ONCE {
-                saving.wait(WRITE_MAX)?;
-                return Ok(span);
+    /// A window from now until it ends by itself; none when that is not before the deadline.
+    fn window(&self, kind: Kind, deadline: Instant) -> anyhow::Result<Option<Window>> {
+        let (from, worked) = (Instant::now(), self.process.worked()?);
+        let is_over = match kind {
+            Kind::Without => self.comes_by(deadline, &Watch::is_writing)?,
+            Kind::Meanwhile => self.comes_by(deadline, &|watch| !watch.is_writing())?,
+            Kind::After => {
+                self.comes_by(deadline.min(from + AFTER), &Watch::is_writing)?;
+                Instant::now() < deadline
             }
-        }
-        bail!("the node writes one snapshot after the other: larger segments, or a lower --rate");
+        };
+        let (until, worked) = (Instant::now(), self.process.worked()? - worked);
+        Ok(is_over.then_some(Window { kind, from, until, worked }))
     }
 
     fn is_writing(&self) -> bool {
         self.staging.exists()
-    }
-
-    fn wait(&self, what: &str, deadline: Instant, is_there: &dyn Fn(&Self) -> bool) -> anyhow::Result<()> {
-        ensure!(self.comes_by(deadline, is_there)?, "{what} in time; is the disk busy, or full?");
-        Ok(())
     }
 
     /// Waits until something is there, or the moment has come. Says whether it is there.
@@ -163,17 +133,6 @@ impl Watch<'_> {
             thread::sleep(LOOK);
         }
         Ok(true)
-    }
-
-    /// A window that begins now; until it ends it has what the node had worked before.
-    fn begin(&self, kind: Kind) -> anyhow::Result<Window> {
-        let (from, worked) = (Instant::now(), self.process.worked()?);
-        Ok(Window { kind, from, until: from, worked })
-    }
-
-    fn end(&self, window: Window) -> anyhow::Result<Window> {
-        let (until, worked) = (Instant::now(), self.process.worked()? - window.worked);
-        Ok(Window { until, worked, ..window })
     }
 }
 
@@ -195,7 +154,7 @@ pub fn neighbours(windows: &[Window]) -> Vec<(Window, Window)> {
             pairs.push((without.last(span), meanwhile.first(span)));
         }
     }
-    pairs.retain(|(without, _)| without.until - without.from >= WITHOUT_MIN);
+    pairs.retain(|(without, _)| without.until - without.from >= SPAN_MIN);
     pairs
 }
 
@@ -277,19 +236,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_that_has_passed_ends_a_window_and_fails_only_who_waits_for_more() {
+    fn a_window_ends_by_itself_or_there_is_none_and_without_any_a_run_says_what_to_do() {
         let process = Process::start(&mut Command::new("true")).unwrap();
-        let watch = Watch {
-            process: &process,
-            staging: PathBuf::from("no such file"),
-            ask: &|| bail!("nobody asks"),
-            is_loaded: &|| true,
-        };
-        let now = Instant::now();
-        assert!(!watch.comes_by(now, &Watch::is_writing).unwrap());
-        let error = watch.wait("it has not begun", now, &Watch::is_writing).unwrap_err();
-        assert!(error.to_string().starts_with("it has not begun in time"), "{error}");
-        assert!(watch.comes_by(now, &|watch| !watch.is_writing()).unwrap());
+        let written = Watch { process: &process, staging: PathBuf::from("."), is_loaded: &|| true };
+        let idle = Watch { staging: PathBuf::from("no such file"), ..written };
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(60));
+        for (watch, kind) in [(&written, Kind::Without), (&idle, Kind::Meanwhile), (&written, Kind::After)] {
+            let window = watch.window(kind, later).unwrap().unwrap();
+            assert!(window.kind == kind && window.until - window.from < AFTER, "{window:?}");
+        }
+        let after = idle.window(Kind::After, later).unwrap().unwrap();
+        assert!(after.until - after.from >= AFTER, "{after:?}");
+        for (watch, kind) in [(&idle, Kind::Without), (&written, Kind::Meanwhile), (&written, Kind::After)] {
+            assert!(watch.window(kind, now).unwrap().is_none(), "{kind:?}");
+        }
+        let error = idle.run(2, now).unwrap_err();
+        assert!(error.to_string().contains("a higher --rate"), "{error}");
+        let ended = Watch { is_loaded: &|| false, ..idle };
+        assert!(ended.run(2, later).unwrap_err().to_string().contains("the load has ended"));
     }
 
     #[test]
