@@ -87,7 +87,7 @@ impl Watch<'_> {
     /// When there is none before the deadline, or the load has ended.
     pub fn run(&self, pairs: usize, deadline: Instant) -> anyhow::Result<Vec<Window>> {
         let mut windows = Vec::new();
-        // What came before the first snapshot is not like what comes after one.
+        // What came before the first snapshot is not like what comes after one, and that one may have begun already.
         self.window(Kind::Without, deadline)?;
         self.window(Kind::Meanwhile, deadline)?;
         for kind in [Kind::After, Kind::Without, Kind::Meanwhile].repeat(pairs) {

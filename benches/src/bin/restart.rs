@@ -204,9 +204,9 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
 /// is the last one of its piece the copy for the log and the frame in the file. Once by the clock, and once by the time that
 /// this thread had the processor, which is what is left when the machine has other work, too.
 ///
-/// What a virtual machine's host does meanwhile is in both, at random places; what a slice costs by itself comes again in every
-/// snapshot at the same place. So what is judged is the slice that is longest in the middle of the snapshots. Beside
-/// it stand the longest of each, and how often slices were longer than they may be, and work that is always the same was.
+/// What a virtual machine's host does meanwhile is in both, at random places; what is long by itself is so again at the same
+/// place of the next snapshot. So each slice counts as the median of its times, one in each snapshot, and the longest is
+/// judged. Above stand the longest ones as they were, and how many were too long, of slices and of work that never changes.
 fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
     let memory = places_to_read();
     let sliced: Vec<Sliced> =
@@ -220,10 +220,10 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
     print_slices("constant work between them, by the clock", &of(|it| &it.constant));
     print_slices("constant reads between them, by the clock", &of(|it| &it.reading));
     for (what, times) in [("by the clock", by_the_clock), ("of work", of_work)] {
-        let longest = longest_in_the_middle(&times);
+        let longest = longest_median(&times);
         verdict(
             &format!(
-                "the longest slice adds less than {SLICE_MAX:?} to a turn, {what}, each the median over snapshots: {} us",
+                "the longest slice adds less than {SLICE_MAX:?} to a turn, {what}, each as the median of its times: {} us",
                 longest.as_micros()
             ),
             longest < SLICE_MAX,
@@ -235,19 +235,18 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
 fn print_slices(what: &str, snapshots: &[&[Duration]]) {
     let mut all = snapshots.concat();
     all.sort_unstable();
-    let mut longest: Vec<u128> =
+    let longest: Vec<u128> =
         snapshots.iter().filter_map(|times| times.iter().max()).map(Duration::as_micros).collect();
-    longest.sort_unstable();
     println!(
-        "  {what}: p50 {} us, p99 {} us, the longest of each snapshot {longest:?} us, {} above {SLICE_MAX:?}",
+        "  {what}: p50 {} us, p99 {} us, the longest of each snapshot {longest:?} us, {} not below {SLICE_MAX:?}",
         all[all.len() / 2].as_micros(),
         all[all.len() * 99 / 100].as_micros(),
         all.iter().filter(|time| **time >= SLICE_MAX).count()
     );
 }
 
-/// The longest of the slices, of which each has come once in every snapshot, and counts as its median there.
-fn longest_in_the_middle(snapshots: &[&[Duration]]) -> Duration {
+/// The longest of the slices, each as the median of its times, of which every snapshot has one.
+fn longest_median(snapshots: &[&[Duration]]) -> Duration {
     let slices = snapshots.iter().map(|times| times.len()).max().unwrap_or(0);
     let middles = (0..slices).map(|at| {
         let mut times: Vec<Duration> = snapshots.iter().filter_map(|times| times.get(at).copied()).collect();
@@ -373,6 +372,8 @@ fn under_load(data: &Path, holders: Vec<(Client, Vec<Hold>)>, arguments: &Argume
     let (process, address) = spawn(data)?;
     let leader = find_leader(&[address], START_MAX)?;
     let locks = status(leader)?.locks;
+    // Else windows differ by where the kernel puts node and driver, and by more than what is looked for.
+    let apart = if process.keep_apart()? { ", driven from another processor" } else { "" };
     let course = Course::default();
     let pace = Pace { connections: CONNECTIONS.min(holders.len()), rate };
     let (samples, windows) = thread::scope(|scope| {
@@ -383,7 +384,7 @@ fn under_load(data: &Path, holders: Vec<(Client, Vec<Hold>)>, arguments: &Argume
             is_loaded: &|| !load.is_finished(),
         };
         let windows = watch.wait_for_pace(&course, PACE_MAX).and_then(|pace| {
-            println!("a node under load at {pace:.0} writes/s");
+            println!("a node under load at {pace:.0} writes/s{apart}");
             watch.run(arguments.windows, Instant::now() + LOAD_MAX)
         });
         course.end();
@@ -424,13 +425,21 @@ fn report(samples: &[Sample], windows: &[Window]) -> anyhow::Result<()> {
     };
     println!("  p50 of each window in us, without: {:.0?}", medians(Kind::Without)?);
     println!("  p50 of each window in us, meanwhile: {:.0?}", medians(Kind::Meanwhile)?);
-    let mut above = Vec::new();
-    for (without, meanwhile) in neighbours(windows) {
+    let (mut above, mut beginnings, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    for (quiet, written) in neighbours(windows) {
         let of = |window| Seen::of(samples, &[window], &|_, _| true);
-        let (without, meanwhile) = (of(without)?, of(meanwhile)?);
-        if without.answered > 0 && meanwhile.answered > 0 {
-            above.push(above_percent(meanwhile.us(0.5), without.us(0.5)));
+        let (without, meanwhile) = (of(quiet)?, of(written)?);
+        if !without.latency.is_empty() && !meanwhile.latency.is_empty() {
+            let percent = above_percent(meanwhile.us(0.5), without.us(0.5));
+            above.push(percent);
+            if written.from < quiet.from { &mut ends } else { &mut beginnings }.push(percent);
         }
+    }
+    if let (Some(beginning), Some(end)) = (median(&mut beginnings), median(&mut ends)) {
+        let whole = above_percent(meanwhile.us(0.5), without.us(0.5));
+        println!(
+            "  p50 with a snapshot above that without: {beginning:+.1} % where one begins, {end:+.1} % where it ends, {whole:+.1} % in all"
+        );
     }
     println!("  p50 with a snapshot above that of the seconds beside it without one, in %: {above:.1?}");
     let Some(above) = median(&mut above) else {
