@@ -114,14 +114,9 @@ impl Asking {
         request: &Request<'_>,
         read: impl FnOnce(&Frame<'_>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        self.send(request)?;
-        self.hear(read)
-    }
-
-    fn send(&mut self, request: &Request<'_>) -> anyhow::Result<()> {
         let mut bytes = Vec::new();
         request.encode(CELL, Correlation(SESSION_CORRELATION), &mut bytes);
-        Ok(self.stream.write_all(&bytes)?)
+        self.ask(&bytes, read)
     }
 
     fn ask<T>(

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
 
 use crate::pace::{Course, Sample};
@@ -18,6 +18,8 @@ use crate::process::Process;
 
 /// Between two looks for the file of a snapshot.
 const LOOK: Duration = Duration::from_millis(1);
+/// How long a snapshot may take to be written.
+const WRITE_MAX: Duration = Duration::from_secs(60);
 /// What follows a snapshot.
 const AFTER: Duration = Duration::from_millis(500);
 /// What is shorter tells nothing.
@@ -102,12 +104,19 @@ impl Watch<'_> {
         Ok(windows)
     }
 
-    /// A window from now until it ends by itself; none when that is not before the deadline.
+    /// A window from now until it ends by itself; none when that is not before the deadline. Fails when a snapshot takes too long.
     fn window(&self, kind: Kind, deadline: Instant) -> anyhow::Result<Option<Window>> {
         let (from, worked) = (Instant::now(), self.process.worked()?);
         let is_over = match kind {
             Kind::Without => self.comes_by(deadline, &Watch::is_writing)?,
-            Kind::Meanwhile => self.comes_by(deadline, &|watch| !watch.is_writing())?,
+            Kind::Meanwhile => {
+                let is_whole = self.comes_by(deadline.min(from + WRITE_MAX), &|watch| !watch.is_writing())?;
+                ensure!(
+                    is_whole || Instant::now() >= deadline,
+                    "a snapshot is not whole after {WRITE_MAX:?}; is the disk busy, or full?"
+                );
+                is_whole
+            }
             Kind::After => {
                 self.comes_by(deadline.min(from + AFTER), &Watch::is_writing)?;
                 Instant::now() < deadline

@@ -205,8 +205,9 @@ fn prepare(directory: &Path, arguments: &Arguments) -> anyhow::Result<Prepared> 
 /// this thread had the processor, which is what is left when the machine has other work, too.
 ///
 /// What a virtual machine's host does meanwhile is in both, at random places; what is long by itself is so again at the same
-/// place of the next snapshot. So each slice counts as the median of its times, one in each snapshot, and the longest is
-/// judged. Above stand the longest ones as they were, and how many were too long, of slices and of work that never changes.
+/// place of the next snapshot. So the longest slice is judged twice: by the median of the longest of each snapshot, which has what
+/// the host does in it, and with each slice as the median of its times, which leaves out what does not come at one place twice.
+/// Above stand the longest ones as they were, and how many were too long, of slices and of work that never changes.
 fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
     let memory = places_to_read();
     let sliced: Vec<Sliced> =
@@ -220,14 +221,19 @@ fn slices(bench: &mut Bench, clients: &mut Clients, snapshot: SnapshotId) {
     print_slices("constant work between them, by the clock", &of(|it| &it.constant));
     print_slices("constant reads between them, by the clock", &of(|it| &it.reading));
     for (what, times) in [("by the clock", by_the_clock), ("of work", of_work)] {
-        let longest = longest_median(&times);
-        verdict(
-            &format!(
-                "the longest slice adds less than {SLICE_MAX:?} to a turn, {what}, each as the median of its times: {} us",
-                longest.as_micros()
-            ),
-            longest < SLICE_MAX,
-        );
+        let judged = [
+            ("the median over snapshots", median_longest(&times)),
+            ("each slice as the median of its times", longest_median(&times)),
+        ];
+        for (how, longest) in judged {
+            verdict(
+                &format!(
+                    "the longest slice adds less than {SLICE_MAX:?} to a turn, {what}, {how}: {} us",
+                    longest.as_micros()
+                ),
+                longest < SLICE_MAX,
+            );
+        }
     }
 }
 
@@ -243,6 +249,14 @@ fn print_slices(what: &str, snapshots: &[&[Duration]]) {
         all[all.len() * 99 / 100].as_micros(),
         all.iter().filter(|time| **time >= SLICE_MAX).count()
     );
+}
+
+/// The longest slice of a snapshot, the median over the snapshots.
+fn median_longest(snapshots: &[&[Duration]]) -> Duration {
+    let mut longest: Vec<Duration> =
+        snapshots.iter().filter_map(|times| times.iter().max().copied()).collect();
+    longest.sort_unstable();
+    longest[longest.len() / 2]
 }
 
 /// The longest of the slices, each as the median of its times, of which every snapshot has one.
